@@ -1,0 +1,1 @@
+"""Engines: who runs when. Control plane, no torch."""

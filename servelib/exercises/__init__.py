@@ -1,0 +1,1 @@
+"""Checks that run against a reader's own code, one module a chapter."""

@@ -1,0 +1,1 @@
+"""The load generator: traces, drivers, records, metrics, statistics, reports."""

@@ -1,0 +1,1 @@
+"""Caches of keys and values. Data plane."""

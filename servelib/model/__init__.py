@@ -1,0 +1,1 @@
+"""The reference model, its sampler, and a stand-in. Data plane."""

@@ -1,0 +1,57 @@
+"""The shape of a Llama-like model, and the reference preset. No torch: the simulator reads it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of a decoder-only transformer with grouped-query attention and a gated feed-forward.
+
+    ``label`` is the name that tables and conditions lines print. Raises ``ValueError`` when the
+    sizes do not fit together.
+    """
+
+    label: str
+    vocab_size: int = 260
+    width: int = 256
+    layers: int = 6
+    heads: int = 8
+    kv_heads: int = 2
+    head_size: int = 32
+    ffn_size: int = 1024
+    context: int = 2048
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tied_output: bool = False
+    bos_id: int | None = None
+    eos_id: int | None = None
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_size", "ffn_size", "context")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, must be at least 1")
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"kv_heads: got {self.kv_heads}, must divide heads ({self.heads}) so that groups are equal"
+            )
+        if self.head_size % 2:
+            raise ValueError(f"head_size: got {self.head_size}, must be even: rotary positions turn pairs")
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the model has."""
+        query = self.width * self.heads * self.head_size
+        key_value = 2 * self.width * self.kv_heads * self.head_size
+        attention = query + key_value + query  # the output projection has the query's size
+        layer = attention + 3 * self.width * self.ffn_size + 2 * self.width
+        embeddings = self.vocab_size * self.width * (1 if self.tied_output else 2)
+        return embeddings + self.layers * layer + self.width
+
+
+REFERENCE = ModelConfig(label="TinyGPT (reference, random weights)", bos_id=256, eos_id=257)
+"""The course's model: exactly 5,838,080 parameters, 256 bytes and 4 specials (see text/tokenizer)."""

@@ -1,0 +1,1 @@
+"""What a chapter shows: tables, figures, widgets."""

@@ -1,0 +1,1 @@
+"""Virtual time: what a step costs, and a model that charges it to a clock."""
