@@ -1,0 +1,143 @@
+"""The conditions line: what a table was measured on, with, and when."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol, runtime_checkable
+
+from servelib.engine.protocol import Engine
+from servelib.harness.metrics import SLO
+from servelib.harness.trace import Trace
+
+
+@runtime_checkable
+class Predicted(Protocol):
+    """A model that charges predicted costs, and can say where they come from."""
+
+    @property
+    def provenance(self) -> str:
+        """The origin of its costs, in words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Everything a reader needs to judge a table, or to make it again.
+
+    In virtual time ``machine``, ``torch`` and ``measured`` are None and ``cost`` says where step
+    costs come from: then nothing here changes from run to run.
+    """
+
+    model: str
+    parameters: int
+    engine: str
+    clock: str
+    machine: str | None
+    torch: str | None
+    cost: str | None
+    arrivals: str
+    prompt: str
+    output: str
+    seed: int
+    rates: tuple[float, ...]
+    requests: int
+    runs: int
+    slo_ttft: float
+    slo_gap: float
+    measured: str | None
+
+    def line(self) -> str:
+        """The line that follows every table."""
+        parts = [f"{self.model} ({self.parameters:,} params)", f"{self.engine} engine"]
+        if self.clock == "virtual":
+            parts.append("virtual time" + (f" ({self.cost})" if self.cost else ""))
+        else:
+            parts += [self.machine or "unknown machine", f"torch {self.torch}" if self.torch else "no torch"]
+        seeds = f"seed {self.seed}" if self.runs == 1 else f"seeds {self.seed}-{self.seed + self.runs - 1}"
+        repeats = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        parts += [self.arrivals, f"prompt {self.prompt}", f"output {self.output}", seeds]
+        parts += [_rates(self.rates), f"{self.requests} requests x {repeats}"]
+        if self.measured:
+            parts.append(f"measured {self.measured}")
+        return "Conditions: " + ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: every field by its name, the line as printed, and one run's seed each."""
+        return {
+            "line": self.line(),
+            "model": self.model,
+            "parameters": self.parameters,
+            "engine": self.engine,
+            "clock": self.clock,
+            "machine": self.machine,
+            "torch": self.torch,
+            "cost": self.cost,
+            "arrivals": self.arrivals,
+            "prompt": self.prompt,
+            "output": self.output,
+            "seeds": [self.seed + run for run in range(self.runs)],
+            "rates": list(self.rates),
+            "requests": self.requests,
+            "runs": self.runs,
+            "slo": {"ttft": self.slo_ttft, "gap": self.slo_gap},
+            "measured": self.measured,
+        }
+
+    def over(self, rates: tuple[float, ...]) -> Conditions:
+        """The same conditions for a table over several rates."""
+        return replace(self, rates=rates)
+
+
+def conditions(
+    engine: Engine, trace: Trace, *, runs: int, slo: SLO, virtual: bool, now: datetime | None = None
+) -> Conditions:
+    """What ``engine`` on ``trace`` is being measured under, at ``now`` (this moment, if None)."""
+    config = engine.model.config
+    moment = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+    return Conditions(
+        model=config.label,
+        parameters=config.parameters,
+        engine=engine.name,
+        clock="virtual" if virtual else "wall",
+        machine=None if virtual else machine(),
+        torch=None if virtual else torch_version(),
+        cost=engine.model.provenance if virtual and isinstance(engine.model, Predicted) else None,
+        arrivals=trace.arrivals,
+        prompt=trace.prompt,
+        output=trace.output,
+        seed=trace.seed,
+        rates=() if trace.rate is None else (float(trace.rate),),
+        requests=len(trace.requests),
+        runs=runs,
+        slo_ttft=slo.ttft,
+        slo_gap=slo.gap,
+        measured=None if virtual else moment,
+    )
+
+
+def machine() -> str:
+    """The processors this process may use, such as ``2x x86_64 CPU``."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    count = len(allowed(0)) if allowed else os.cpu_count() or 1
+    return f"{count}x {platform.machine()} CPU"
+
+
+def torch_version() -> str | None:
+    """The installed torch, read without importing it; None where there is none."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
+def _rates(rates: tuple[float, ...]) -> str:
+    if not rates:
+        return "arrival rate set by the trace"
+    if len(rates) > 1:
+        return f"arrival rates {', '.join(f'{rate:.4g}' for rate in rates)}/s"
+    shown = f"{rates[0]:.4g}"
+    return f"arrival rate {shown}.0/s" if shown.isdigit() else f"arrival rate {shown}/s"

@@ -1,0 +1,103 @@
+"""Several runs as one: the mean of their values, an interval, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from servelib.harness.metrics import SLO, RunMetrics, Samples, run_metrics, samples
+from servelib.harness.records import RunRecord
+from servelib.harness.stats import Estimate, minimum_n, percentile_interval, t_interval
+
+PERCENTILES = {
+    "ttft_p50": ("ttft", 0.50),
+    "ttft_p95": ("ttft", 0.95),
+    "ttft_p99": ("ttft", 0.99),
+    "gap_p50": ("gap", 0.50),
+    "gap_p99": ("gap", 0.99),
+    "tpot_p50": ("tpot", 0.50),
+    "e2e_p50": ("e2e", 0.50),
+    "e2e_p99": ("e2e", 0.99),
+    "send_lag_p50": ("send_lag", 0.50),
+    "send_lag_p99": ("send_lag", 0.99),
+}
+"""The percentile metrics: whose samples, and which quantile."""
+
+RATES = ("output_tokens_per_second", "goodput_per_second", "goodput_fraction")
+ESTIMATES = (*list(PERCENTILES)[:8], *RATES, *list(PERCENTILES)[8:])
+"""Every estimate's name, in the order in which files hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the runs at one rate say together. Counts are over all runs, estimates across them."""
+
+    offered: int
+    completed: int
+    failed: int
+    failures: dict[str, int]  # outcome -> how many
+    interrupted: bool
+    ttft_p50: Estimate
+    ttft_p95: Estimate
+    ttft_p99: Estimate
+    gap_p50: Estimate
+    gap_p99: Estimate
+    tpot_p50: Estimate
+    e2e_p50: Estimate
+    e2e_p99: Estimate
+    output_tokens_per_second: Estimate
+    goodput_per_second: Estimate
+    goodput_fraction: Estimate
+    send_lag_p50: Estimate
+    send_lag_p99: Estimate
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every estimate by name, in the order of ``ESTIMATES``."""
+        return {name: getattr(self, name) for name in ESTIMATES}
+
+
+def summarise(runs: Sequence[RunRecord], slo: SLO = SLO()) -> Summary:  # noqa: B008 - frozen
+    """Mean of the runs' values, with Student's 95 % interval across runs.
+
+    A single run has an order-statistic interval for its percentiles and none for the rest. A value
+    that is undefined in a run is left out and said so; a percentile from fewer samples than bound
+    it is flagged.
+    """
+    values = [samples(run) for run in runs]
+    metrics = [run_metrics(run, slo, held) for run, held in zip(runs, values, strict=True)]
+    outcomes = Counter(r.outcome.value for run in runs for r in run.requests if r.outcome and not r.ok)
+    return Summary(
+        offered=sum(m.offered for m in metrics),
+        completed=sum(m.completed for m in metrics),
+        failed=sum(m.failed for m in metrics),
+        failures=dict(sorted(outcomes.items())),
+        interrupted=any(run.interrupted for run in runs),
+        **{name: _estimate(name, metrics, values) for name in ESTIMATES},
+    )
+
+
+def _estimate(name: str, metrics: list[RunMetrics], values: list[Samples]) -> Estimate:
+    found = [value for m in metrics if (value := getattr(m, name)) is not None]
+    if name not in PERCENTILES:
+        offered = sum(m.offered for m in metrics)
+        if not found:
+            return Estimate(None, samples=offered, note="undefined in every run")
+        interval = t_interval(found, lowest=0.0, highest=1.0 if name == "goodput_fraction" else float("inf"))
+        low, high = interval or (None, None)
+        return Estimate(fmean(found), low, high, n=len(found), samples=offered)
+    whose, q = PERCENTILES[name]
+    lists: list[list[float]] = [getattr(held, whose) for held in values]
+    count = sum(map(len, lists))
+    if not found:
+        return Estimate(None, samples=count, note="undefined in every run")
+    notes = []
+    if len(found) < len(metrics):
+        notes.append(f"undefined in {len(metrics) - len(found)} of {len(metrics)} runs")
+    fewest = min(len(ordered) for ordered in lists if ordered)
+    if fewest < minimum_n(q):
+        notes.append(f"from {fewest} samples a run; p{q * 100:g} needs {minimum_n(q)}")
+    interval = percentile_interval(lists[0], q) if len(metrics) == 1 else t_interval(found, lowest=0.0)
+    low, high = interval or (None, None)
+    return Estimate(fmean(found), low, high, n=len(found), samples=count, note="; ".join(notes) or None)

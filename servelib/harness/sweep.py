@@ -1,0 +1,141 @@
+"""Repeated runs at one arrival rate, or over many, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from servelib.clock import Clock, VirtualClock, WallClock
+from servelib.engine.protocol import Engine
+from servelib.errors import InvalidRequestError, check_int
+from servelib.harness.conditions import Conditions, conditions
+from servelib.harness.drive import Progress, RunError, drive
+from servelib.harness.metrics import SLO
+from servelib.harness.records import RunRecord
+from servelib.harness.summary import Summary, summarise
+from servelib.harness.trace import Workload
+
+ClockKind = Literal["wall", "virtual"]
+MakeEngine = Callable[[Clock], Engine]
+"""Makes a fresh engine on the clock it is given; called once for each run."""
+
+WARMUP_REQUESTS = 2
+
+
+@dataclass(slots=True)
+class Point:
+    """What was seen at one arrival rate: every run, their summary, and the conditions."""
+
+    rate: float
+    runs: list[RunRecord]
+    summary: Summary
+    conditions: Conditions
+
+
+class SweepError(RuntimeError):
+    """A run broke. ``points`` holds everything measured until then, the broken run included."""
+
+    def __init__(self, message: str, points: list[Point]) -> None:
+        super().__init__(message)
+        self.points = points
+
+
+def measure(
+    make_engine: MakeEngine,
+    workload: Workload,
+    rate: float,
+    *,
+    runs: int = 3,
+    slo: SLO = SLO(),  # noqa: B008 - frozen
+    clock: ClockKind = "wall",
+    warmup: int = WARMUP_REQUESTS,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Point:
+    """Run ``workload`` ``runs`` times at ``rate`` requests/s. As ``sweep``, for one rate."""
+    return sweep(
+        make_engine,
+        workload,
+        [rate],
+        runs=runs,
+        slo=slo,
+        clock=clock,
+        warmup=warmup,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )[0]
+
+
+def sweep(
+    make_engine: MakeEngine,
+    workload: Workload,
+    rates: Sequence[float],
+    *,
+    runs: int = 3,
+    slo: SLO = SLO(),  # noqa: B008 - frozen
+    clock: ClockKind = "wall",
+    warmup: int = WARMUP_REQUESTS,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Point]:
+    """Run ``workload`` ``runs`` times at each rate; one point a rate, in the order given.
+
+    Run k is drawn with seed + k at every rate. Repeats are interleaved: one goes up the rates, the
+    next comes down, so that a machine that drifts does not pass for an effect of the rate. On the
+    wall clock ``warmup`` requests with other prompts run first and are not counted.
+    ``on_progress`` gets (requests ended, requests in all). Stopped early, it returns the rates that
+    were reached, the last run marked ``interrupted``. Raises ``InvalidRequestError`` before it runs
+    anything, and ``SweepError``, with what was measured, when a run breaks.
+    """
+    check_int("runs", runs, 1)
+    check_int("warmup", warmup, 0)
+    if not rates:
+        raise InvalidRequestError("rates", rates, "at least one arrival rate")
+    virtual = clock == "virtual"
+    new_clock = VirtualClock if virtual else WallClock
+    traces = [[workload.trace(rate, run) for run in range(runs)] for rate in rates]
+    about = [
+        conditions(make_engine(new_clock()), row[0], runs=runs, slo=slo, virtual=virtual) for row in traces
+    ]
+    seen: list[list[RunRecord]] = [[] for _ in rates]
+    total = sum(len(trace.requests) for row in traces for trace in row)
+    done = 0
+
+    def points() -> list[Point]:
+        return [
+            Point(rate, found, summarise(found, slo), facts)
+            for rate, found, facts in zip(rates, seen, about, strict=True)
+            if found
+        ]
+
+    if warmup and not virtual:
+        wall = WallClock()
+        drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop)
+    for run in range(runs):
+        upwards = range(len(rates))
+        for i in upwards if run % 2 == 0 else reversed(upwards):
+            run_clock = new_clock()
+            try:
+                record = drive(
+                    make_engine(run_clock),
+                    traces[i][run],
+                    run_clock,
+                    on_progress=_shifted(on_progress, done, total),
+                    should_stop=should_stop,
+                )
+            except RunError as error:
+                seen[i].append(error.record)
+                raise SweepError(str(error), points()) from error
+            seen[i].append(record)
+            done += len(record.requests)
+            if record.interrupted:
+                return points()
+    return points()
+
+
+def _shifted(on_progress: Progress | None, done: int, total: int) -> Progress | None:
+    """Progress of one run as progress of them all."""
+    if on_progress is None:
+        return None
+    return lambda ended, _: on_progress(done + ended, total)

@@ -1,0 +1,58 @@
+"""A model that computes nothing and charges the clock what computing would have cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from servelib.clock import VirtualClock
+from servelib.model.config import ModelConfig
+from servelib.request import RequestState, SampledToken
+from servelib.sim.cost import StepCost
+
+TOKEN = ord("a")
+
+
+class CountingCache:
+    """A cache that holds only how many tokens it holds."""
+
+    __slots__ = ("length",)
+
+    def __init__(self) -> None:
+        self.length = 0
+
+
+class CostedModel:
+    """Stands in for a model in virtual time: an engine runs on it unchanged.
+
+    Each ``next_logits`` advances ``clock`` by ``cost``; every sampled token is the same one, so
+    requests end by their token budget.
+    """
+
+    def __init__(self, config: ModelConfig, cost: StepCost, clock: VirtualClock) -> None:
+        self.config = config
+        self.cost = cost
+        self._clock = clock
+        self._token = SampledToken(TOKEN % config.vocab_size)
+
+    @property
+    def provenance(self) -> str:
+        """Where the costs come from."""
+        return self.cost.provenance
+
+    def new_cache(self) -> CountingCache:
+        """An empty cache for one request."""
+        return CountingCache()
+
+    def next_logits(self, ids: Sequence[int], cache: Any | None = None) -> None:
+        """Charge one step over the tokens ``ids``, behind what ``cache`` holds."""
+        new = len(ids)
+        if cache is None:
+            self._clock.advance(self.cost.seconds(new, 0))
+            return
+        self._clock.advance(self.cost.seconds(new, cache.length))
+        cache.length += new
+
+    def sample(self, logits: None, state: RequestState) -> SampledToken:
+        """The one token."""
+        return self._token
