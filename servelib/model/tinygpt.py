@@ -1,0 +1,181 @@
+"""TinyGPT: a Llama-shaped transformer in one file. It knows nothing of how a cache is laid out.
+
+RMSNorm, rotary positions (half-split), grouped-query attention, SwiGLU, no biases: Touvron et al.
+2023 (Llama), Su et al. 2021 (rotary), Ainslie et al. 2023 (grouped queries), Shazeer 2020 (SwiGLU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+
+from servelib.kv.contiguous import ContiguousKV
+from servelib.model import sampling
+from servelib.model.attention import causal_attention
+from servelib.model.config import REFERENCE, ModelConfig
+from servelib.request import RequestState, SampledToken
+
+
+class KVCache(Protocol):
+    """What the model asks of a cache, whatever its layout."""
+
+    def positions(self, new: int) -> slice | Tensor:
+        """The positions of the ``new`` tokens of this step, to index a table with."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store ``k``, ``v`` [B, KV, T, D]; return the attention of ``q`` [B, H, T, D] over all held."""
+        ...
+
+    def advance(self, new: int) -> None:
+        """Called once all layers have stored the step's ``new`` tokens."""
+        ...
+
+
+class Layer(nn.Module):
+    """Attention, then a gated feed-forward; each reads a normalised copy of the stream and adds to it.
+
+    Matrices that read the same input are stored as one, so that a step is few, larger products.
+    """
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        self.config, self.index = config, index
+        self.heads, self.kv_heads, self.head_size = config.heads, config.kv_heads, config.head_size
+        width, inner = config.width, config.heads * config.head_size
+        self.attention_norm = _gain(width)
+        self.qkv = _matrix(inner + 2 * config.kv_heads * config.head_size, width)  # rows: q, then k, then v
+        self.out = _matrix(width, inner)
+        self.ffn_norm = _gain(width)
+        self.gate_up = _matrix(2 * config.ffn_size, width)  # rows: gate, then up
+        self.down = _matrix(width, config.ffn_size)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
+        """``x``: [B, T, W] -> [B, T, W]."""
+        b, t, width = x.shape
+        eps, heads, kv = self.config.norm_eps, self.heads, self.kv_heads
+
+        qkv = F.linear(F.rms_norm(x, (width,), self.attention_norm, eps), self.qkv)
+        qkv = qkv.view(b, t, heads + 2 * kv, self.head_size).transpose(1, 2)  # [B, H+2KV, T, D]
+        qk = rotate(qkv[:, : heads + kv], cos, sin)  # queries and keys turn together
+        q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + kv :]  # [B, H | KV | KV, T, D]
+        y = causal_attention(q, k, v) if cache is None else cache.attend(self.index, q, k, v)
+        x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), self.out)
+
+        gate, up = F.linear(F.rms_norm(x, (width,), self.ffn_norm, eps), self.gate_up).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.down)  # gate, up: [B, T, F]
+
+
+class TinyGPT(nn.Module):
+    """Embedding, layers, norm, output matrix. Weights are drawn from ``config.seed``, no download.
+
+    Also the engine's ``Model``: ``new_cache``, ``next_logits``, ``sample``.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig = REFERENCE) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.width))
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
+        self.norm = _gain(config.width)
+        self.output = self.embedding if config.tied_output else _matrix(config.vocab_size, config.width)
+        cos, sin = rotary_tables(config)  # [context, D] each
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self._draw_weights()
+        self.to(getattr(torch, config.dtype)).requires_grad_(False).eval()
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, cache: KVCache | None = None) -> tuple[Tensor, KVCache | None]:
+        """``ids``: [B, T] -> logits [B, T, V] after each token, and the cache with ``ids`` added.
+
+        Raises ``ValueError`` if the sequence passes the context.
+        """
+        return self._logits(self._stream(ids, cache)), cache
+
+    def new_cache(self) -> ContiguousKV:
+        """An empty cache for one request."""
+        return ContiguousKV(self.config, dtype=self.embedding.dtype, device=self.embedding.device)
+
+    @torch.inference_mode()
+    def next_logits(self, ids: Sequence[int], cache: KVCache | None = None) -> Tensor:
+        """Logits [V] after the last of ``ids``; the output matrix runs for that one position only."""
+        row = torch.tensor([list(ids)], dtype=torch.long, device=self.embedding.device)  # [1, T]
+        return self._logits(self._stream(row, cache)[0, -1])
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, state: RequestState) -> SampledToken:
+        """Choose the next token of ``state``: see ``servelib.model.sampling``."""
+        return sampling.sample(logits, state)
+
+    def _stream(self, ids: Tensor, cache: KVCache | None) -> Tensor:
+        """``ids``: [B, T] -> what the last layer leaves, [B, T, W], before the final norm."""
+        new = ids.shape[1]
+        if cache is None and new > self.config.context:
+            raise ValueError(f"got {new} tokens, must be at most {self.config.context}: the context")
+        at = slice(0, new) if cache is None else cache.positions(new)
+        cos, sin = self.cos[at], self.sin[at]  # [T, D]
+        x = F.embedding(ids, self.embedding)  # [B, T, W]
+        for layer in self.layers:
+            x = layer(x, cos, sin, cache)
+        if cache is not None:
+            cache.advance(new)
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = F.rms_norm(x, (self.config.width,), self.norm, self.config.norm_eps)
+        return F.linear(x, self.output)  # [..., W] -> [..., V]
+
+    def _draw_weights(self) -> None:
+        """Normal, variance 1/inputs: every product keeps the size of what it reads.
+
+        Queries and keys are drawn wider, so that attention picks a few tokens instead of averaging
+        all: then the next token hangs on the whole text and greedy output does not fall into a loop.
+        The generator is ours: the global one is neither read nor moved.
+        """
+        generator = torch.Generator().manual_seed(self.config.seed)
+        turned = (self.config.heads + self.config.kv_heads) * self.config.head_size
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                # Drawn row by row as [out, in], whatever the layout in memory.
+                std = 1.0 if name == "embedding" else weight.shape[1] ** -0.5
+                weight.data.copy_(torch.randn(weight.shape, generator=generator) * std)
+            if name.endswith("qkv"):
+                weight.data[:turned] *= QK_GAIN
+
+
+QK_GAIN = 2.0
+
+
+def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines, [context, D] each, in float32; see ``rotate``."""
+    half = torch.arange(0, config.head_size, 2, dtype=torch.float64) / config.head_size  # [D/2]
+    angles = torch.outer(torch.arange(config.context, dtype=torch.float64), config.rope_theta**-half)
+    cos, sin = angles.cos(), angles.sin()  # [context, D/2]
+    return torch.cat((cos, cos), -1).float(), torch.cat((-sin, sin), -1).float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (i, i + D/2) of ``x`` [..., T, D] by its position's angle; tables: [T, D].
+
+    Rolling by half a head puts each number's partner in its place, and the sine carries the sign:
+    three kernels, where splitting and joining takes seven.
+    """
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def _matrix(rows: int, columns: int) -> nn.Parameter:
+    # [out, in] like everyone's, but laid out column by column in memory: one token's product then
+    # streams the weights in order, a third faster on CPUs; larger batches hardly notice.
+    return nn.Parameter(torch.empty(columns, rows).t())
+
+
+def _gain(width: int) -> nn.Parameter:
+    return nn.Parameter(torch.ones(width))
