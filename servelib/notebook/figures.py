@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
+from servelib.harness.sweep import Point
 from servelib.spans import Span, Stage
 
 PALETTE = {
@@ -67,3 +69,83 @@ def timeline(spans: Sequence[Span], *, alt: str) -> go.Figure:
     fig.update_xaxes(title="milliseconds since the server saw the request", range=[0, 1e3 * total * 1.22])
     fig.update_layout(barmode="overlay", bargap=0.35)
     return fig
+
+
+PANELS = (
+    ("output_tokens_per_second", "output rate<br>tokens/s", "blue", "circle"),
+    ("ttft_p50", "TTFT p50<br>seconds", "orange", "square"),
+    ("goodput_fraction", "goodput<br>fraction", "green", "diamond"),
+)
+
+
+def load_curve(
+    curve: Sequence[Point], measured: Sequence[Point] = (), *, alt: str, start: float | None = None
+) -> go.Figure:
+    """Output rate, TTFT and goodput against the arrival rate: three panels over one axis.
+
+    ``curve`` (virtual time) is the line, ``measured`` the points with their intervals. One frame a
+    rate of the curve moves a marker along all three lines and writes their values: the range input
+    of the rendered page and the slider of a live notebook both play them. ``start`` is the rate
+    shown first.
+    """
+    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06)
+    rates = [point.rate for point in curve]
+    for row, (name, title, colour, marker) in enumerate(PANELS, start=1):
+        values = [getattr(point.summary, name).value for point in curve]
+        fig.add_scatter(
+            x=rates, y=values, mode="lines", line={"color": PALETTE[colour], "width": 2.5},
+            name="virtual time", showlegend=False, row=row, col=1,
+            hovertemplate=f"%{{x:.2f}} req/s: %{{y:.3g}}<extra>{title.replace('<br>', ', ')}</extra>",
+        )  # fmt: skip
+        estimates = [getattr(point.summary, name) for point in measured]
+        fig.add_scatter(
+            x=[point.rate for point in measured], y=[e.value for e in estimates], mode="markers",
+            marker={"color": PALETTE[colour], "size": 10, "symbol": f"{marker}-open", "line": {"width": 2.5}},
+            error_y={
+                "array": [0.0 if e.value is None or e.high is None else e.high - e.value for e in estimates],
+                "arrayminus": [
+                    0.0 if e.value is None or e.low is None else e.value - e.low for e in estimates
+                ],
+                "color": PALETTE[colour], "thickness": 1.5, "width": 6,
+            },
+            name="measured", showlegend=False, row=row, col=1,
+            hovertemplate="measured at %{x:g} req/s: %{y:.3g}<extra></extra>",
+        )  # fmt: skip
+        fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    first = min(range(len(rates)), key=lambda i: abs(rates[i] - (start or rates[0])))
+    for row, (name, *_) in enumerate(PANELS, start=1):
+        value = getattr(curve[first].summary, name).value
+        fig.add_scatter(
+            x=[rates[first]], y=[value], mode="markers", name="chosen rate", showlegend=False,
+            marker={"color": PALETTE["purple"], "size": 14, "line": {"width": 0}},
+            hoverinfo="skip", row=row, col=1,
+        )  # fmt: skip
+    fig.update_xaxes(
+        type="log", tickvals=[0.25, 0.5, 1, 2, 4, 8, 16], ticktext=["¼", "½", "1", "2", "4", "8", "16"]
+    )
+    fig.update_xaxes(title="arrival rate, requests per second", row=3, col=1)
+    fig.update_yaxes(range=[-0.04, 1.08], row=3, col=1)
+    fig.update_layout(base_layout(alt=alt, height=620))
+    fig.layout.meta = {"alt": alt, "control": {"label": "arrival rate", "initial": first}}
+    moved = [len(fig.data) - 3, len(fig.data) - 2, len(fig.data) - 1]
+    fig.frames = [
+        go.Frame(
+            name=_frame_name(point),
+            traces=moved,
+            data=[go.Scatter(x=[point.rate], y=[getattr(point.summary, name).value]) for name, *_ in PANELS],
+        )
+        for point in curve
+    ]
+    return fig
+
+
+def _frame_name(point: Point) -> str:
+    s = point.summary
+    shown = [f"{point.rate:.3g} req/s"]
+    if s.output_tokens_per_second.value is not None:
+        shown.append(f"output {s.output_tokens_per_second.value:.0f} tokens/s")
+    if s.ttft_p50.value is not None:
+        shown.append(f"TTFT p50 {s.ttft_p50.value:.2f} s")
+    if s.goodput_fraction.value is not None:
+        shown.append(f"goodput {s.goodput_fraction.value:.0%}")
+    return ", ".join(shown)

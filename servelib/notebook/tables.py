@@ -1,0 +1,103 @@
+"""Tables for the chapters: results with their intervals, and the conditions line under them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servelib.harness.stats import Estimate
+from servelib.harness.sweep import Point
+from servelib.spans import Span, Stage
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headers, with a caption for those who hear it and a note below.
+
+    Shows itself as HTML in a notebook or the book, and as text elsewhere. A cell may hold a second
+    line after a newline: an interval, in small print.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    note: str = ""
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{_lines(header)}</th>' for header in self.headers)
+        body = "".join(
+            "<tr>"
+            + f'<th scope="row">{_lines(row[0])}</th>'
+            + "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        note = f'<p class="sl-conditions">{html.escape(self.note)}</p>' if self.note else ""
+        # tabindex: a table wider than the screen scrolls, and must do so by keyboard too.
+        return (
+            f'<div class="sl-table" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
+            f"<table><caption>{html.escape(self.caption)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+        )
+
+    def __repr__(self) -> str:
+        cells = [[text.replace("\n", " ") for text in row] for row in [self.headers, *self.rows]]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.headers))]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
+
+
+def results(points: Sequence[Point], *, caption: str) -> Table:
+    """One row an arrival rate: latency, output rate, goodput, counts; the conditions line below."""
+    headers = (
+        "arrival rate\nreq/s", "TTFT p50\ns", "TTFT p95\ns", "TTFT p99\ns", "gap p50\nms", "gap p99\nms",
+        "output rate\ntokens/s", "goodput\nreq/s", "goodput\nfraction", "completed", "failed",
+    )  # fmt: skip
+    rows = []
+    for point in points:
+        s = point.summary
+        rows.append(
+            [
+                f"{point.rate:g}",
+                *(_estimate(e, 2) for e in (s.ttft_p50, s.ttft_p95, s.ttft_p99)),
+                *(_estimate(e, 1, 1e3) for e in (s.gap_p50, s.gap_p99)),
+                _estimate(s.output_tokens_per_second, 0),
+                _estimate(s.goodput_per_second, 2),
+                _estimate(s.goodput_fraction, 2),
+                f"{s.completed}",
+                f"{s.failed}",
+            ]
+        )
+    rates = tuple(point.rate for point in points)
+    return Table(headers, rows, caption, points[0].conditions.over(rates).line() if points else "")
+
+
+def stages(spans: Sequence[Span], *, caption: str, note: str = "") -> Table:
+    """One row a stage: how often it was visited, how long it took in all, its share of the whole."""
+    whole = max(span.end for span in spans) - min(span.start for span in spans)
+    rows = []
+    spent = 0.0
+    for stage in Stage:
+        of_stage = [span.seconds for span in spans if span.stage is stage]
+        spent += sum(of_stage)
+        share = sum(of_stage) / whole
+        rows.append([stage.value, f"{len(of_stage)}", f"{1e3 * sum(of_stage):.3f}", f"{share:.1%}"])
+    rows.append(["between stages", "", f"{1e3 * (whole - spent):.3f}", f"{1 - spent / whole:.1%}"])
+    return Table(("stage", "visits", "total ms", "share"), rows, caption, note)
+
+
+def _estimate(estimate: Estimate, digits: int, scale: float = 1.0) -> str:
+    if estimate.value is None:
+        return "undefined"
+    shown = f"{scale * estimate.value:.{digits}f}"
+    if estimate.low is None or estimate.high is None:
+        return shown
+    return f"{shown}\n{scale * estimate.low:.{digits}f} to {scale * estimate.high:.{digits}f}"
+
+
+def _lines(cell: str) -> str:
+    first, *rest = cell.split("\n")
+    return html.escape(first) + "".join(f"<br><small>{html.escape(line)}</small>" for line in rest)
