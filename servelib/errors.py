@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 
 class InvalidRequestError(ValueError):
@@ -16,7 +17,10 @@ class InvalidRequestError(ValueError):
         self.field = field
         self.value = value
         self.limit = limit
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except ValueError:  # Python refuses to print an integer of more than 4,300 digits
+            shown = "an integer of thousands of digits"
         if len(shown) > 80:
             shown = shown[:77] + "..."
         super().__init__(f"{field}: got {shown}, must be {limit}")
@@ -41,7 +45,10 @@ def check_float(
     """Raise ``InvalidRequestError`` unless ``value`` is a finite number (not a bool) in range."""
     above = f"> {low:g}" if low_open else f">= {low:g}"
     limit = f"a finite number {above}" + ("" if high is None else f" and <= {high:g}")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidRequestError(name, value, limit)
+    # Compared before isfinite: that raises OverflowError on an integer no float can hold.
+    if abs(value) > sys.float_info.max or not math.isfinite(value):
         raise InvalidRequestError(name, value, limit)
     if value < low or (low_open and value == low) or (high is not None and value > high):
         raise InvalidRequestError(name, value, limit)

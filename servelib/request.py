@@ -105,6 +105,8 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.request_id, str) or not self.request_id:
             raise InvalidRequestError("request_id", self.request_id, "a non-empty string")
+        if not isinstance(self.prompt_ids, tuple):
+            raise InvalidRequestError("prompt", self.prompt_ids, "a tuple of token ids")
         if not self.prompt_ids:
             raise InvalidRequestError("prompt", self.prompt_ids, "at least one token")
 
@@ -114,13 +116,6 @@ class Request:
         Raises ``InvalidRequestError``.
         """
         sampling = self.sampling
-        for name, ids in (
-            ("prompt", self.prompt_ids),
-            ("stop_token_ids", sampling.stop_token_ids),
-            ("logit_bias", tuple(sampling.logit_bias)),
-        ):
-            for token_id in ids:
-                check_int(name, token_id, 0, vocab_size - 1)
         room = context - len(self.prompt_ids)
         if room < 1:
             limit = f"at most {context - 1} tokens: the context is {context} and one must be generated"
@@ -128,6 +123,14 @@ class Request:
         if sampling.max_tokens > room:
             limit = f"at most {room}: the context is {context} and the prompt has {len(self.prompt_ids)}"
             raise InvalidRequestError("max_tokens", sampling.max_tokens, limit)
+        # After the lengths: a prompt a million tokens long is refused without reading it.
+        for name, ids in (
+            ("prompt", self.prompt_ids),
+            ("stop_token_ids", sampling.stop_token_ids),
+            ("logit_bias", sampling.logit_bias),
+        ):
+            for token_id in ids:
+                check_int(name, token_id, 0, vocab_size - 1, why="the vocabulary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class StepOutput:
         return tuple(token.token_id for token in self.tokens)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # two states are the same only if they are one
 class RequestState:
     """A request inside an engine: what it has produced and whether it is over.
 
@@ -218,4 +221,4 @@ class RequestState:
 
 def seed_from(label: str) -> int:
     """A 64-bit seed that depends on the label alone, the same in every process."""
-    return int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(label.encode(errors="surrogatepass")).digest()[:8], "big")

@@ -70,6 +70,8 @@ class NaiveEngine:
         cached = len(state.request.prompt_ids) + len(state.output_ids) - len(ids)
         stage = Stage.PREFILL if first else Stage.DECODE
         try:
+            if first and self._use_cache:
+                self._cache = self.model.new_cache()
             with timed(
                 self._spans, self._clock, request_id, stage, new_tokens=len(ids), cached_tokens=cached
             ):
@@ -87,17 +89,14 @@ class NaiveEngine:
 
     def abort(self, request_id: str) -> None:
         """Drop a request, running or waiting. An unknown or finished id has no effect."""
-        current = self._current
-        if current is not None and current.request.request_id == request_id:
-            current.finish(FinishReason.ABORT)
-            self._release(current)
+        if request_id not in self._arrived:
             return
-        for state in self._waiting:
-            if state.request.request_id == request_id:
-                self._waiting.remove(state)
-                state.finish(FinishReason.ABORT)
-                self._release(state)
-                return
+        state = self._current
+        if state is None or state.request.request_id != request_id:
+            state = next(state for state in self._waiting if state.request.request_id == request_id)
+            self._waiting.remove(state)
+        state.finish(FinishReason.ABORT)
+        self._release(state)
 
     def _admit(self) -> RequestState | None:
         """Take the next request. The second wrong choice: only when the one before has ended."""
@@ -105,7 +104,6 @@ class NaiveEngine:
             return None
         state = self._current = self._waiting.popleft()
         state.status = RequestStatus.RUNNING
-        self._cache = self.model.new_cache() if self._use_cache else None
         if self._spans is not None:
             request_id = state.request.request_id
             waited_from = self._arrived[request_id]
