@@ -57,6 +57,13 @@ def drive(
     return run.finished()
 
 
+def shifted(on_progress: Progress | None, done: int, total: int) -> Progress | None:
+    """The progress of one run as progress of several: ``done`` requests ended before it."""
+    if on_progress is None:
+        return None
+    return lambda ended, _: on_progress(done + ended, total)
+
+
 class _Run:
     """One run in progress."""
 

@@ -10,7 +10,7 @@ from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError, check_int
 from servelib.harness.conditions import Conditions, conditions
-from servelib.harness.drive import Progress, RunError, drive
+from servelib.harness.drive import Progress, RunError, drive, shifted
 from servelib.harness.metrics import SLO
 from servelib.harness.records import RunRecord
 from servelib.harness.summary import Summary, summarise
@@ -111,31 +111,33 @@ def sweep(
 
     if warmup and not virtual:
         wall = WallClock()
-        drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop)
-    for run in range(runs):
-        upwards = range(len(rates))
-        for i in upwards if run % 2 == 0 else reversed(upwards):
-            run_clock = new_clock()
-            try:
+        if drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop).interrupted:
+            should_stop = _at_once  # the first run then holds every request, none of them sent
+    try:
+        for run in range(runs):
+            upwards = range(len(rates))
+            for i in upwards if run % 2 == 0 else reversed(upwards):
+                run_clock = new_clock()
                 record = drive(
                     make_engine(run_clock),
                     traces[i][run],
                     run_clock,
-                    on_progress=_shifted(on_progress, done, total),
+                    on_progress=shifted(on_progress, done, total),
                     should_stop=should_stop,
                 )
-            except RunError as error:
-                seen[i].append(error.record)
-                raise SweepError(str(error), points()) from error
-            seen[i].append(record)
-            done += len(record.requests)
-            if record.interrupted:
-                return points()
+                seen[i].append(record)
+                done += len(record.requests)
+                if record.interrupted:
+                    return points()
+    except RunError as error:
+        seen[i].append(error.record)
+        raise SweepError(str(error), points()) from error
+    except KeyboardInterrupt:  # between two runs
+        if not done:
+            raise
+        record.interrupted = True
     return points()
 
 
-def _shifted(on_progress: Progress | None, done: int, total: int) -> Progress | None:
-    """Progress of one run as progress of them all."""
-    if on_progress is None:
-        return None
-    return lambda ended, _: on_progress(done + ended, total)
+def _at_once() -> bool:
+    return True

@@ -1,0 +1,47 @@
+"""The command line: ``servelib serve | bench | sweep | calibrate``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from servelib import __version__
+from servelib.commands.bench import EXIT_INTERRUPTED, add_bench, add_sweep
+from servelib.commands.calibrate import add_calibrate
+from servelib.commands.options import Parser, UsageError
+from servelib.commands.serve import add_serve
+
+DESCRIPTION = """\
+A language-model inference server, small enough to read and honest enough to measure.
+
+start here:
+  servelib bench --clock virtual       predict a server under load, in a moment
+  servelib bench                       measure it
+  servelib serve                       talk to it over HTTP
+"""
+
+
+def parser() -> Parser:
+    """The parser of every subcommand."""
+    top = Parser(prog="servelib", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"servelib {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for add in (add_serve, add_bench, add_sweep, add_calibrate):
+        add(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 2 bad arguments, 1 a run broke, 130 interrupted."""
+    options = parser().parse_args(argv)
+    command: Parser = options.parser
+    try:
+        return int(options.run(options))
+    except UsageError as error:
+        command.error(str(error))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

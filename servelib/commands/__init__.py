@@ -1,0 +1,1 @@
+"""What each subcommand of ``servelib`` takes and does, one module each."""

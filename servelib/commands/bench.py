@@ -1,0 +1,165 @@
+"""``servelib bench`` and ``servelib sweep``: run the workload, print a table, write every record."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from servelib.clock import Clock, VirtualClock
+from servelib.commands.options import (
+    Parser,
+    UsageError,
+    add_engine,
+    any_integer,
+    integer,
+    lengths,
+    output_file,
+    positive,
+    rates,
+)
+from servelib.commands.progress import progress_bar
+from servelib.engine.protocol import Engine, Model
+from servelib.engine.registry import make_engine
+from servelib.errors import InvalidRequestError
+from servelib.harness.metrics import SLO
+from servelib.harness.report import document, point_document, text_table, to_json, write_text
+from servelib.harness.sweep import MakeEngine, Point, SweepError, sweep
+from servelib.harness.trace import Uniform, Workload
+from servelib.model.config import REFERENCE
+from servelib.sim.cost import load_cost, reference_cost
+from servelib.sim.model import CostedModel
+
+EXIT_BROKEN, EXIT_INTERRUPTED = 1, 130
+
+BENCH_HELP = """\
+Measure one arrival rate: an open-loop trace, repeated runs, a table with intervals.
+
+examples:
+  servelib bench                                   the naive engine at 4 requests/s
+  servelib bench --engine cached --rate 8 --runs 5
+  servelib bench --clock virtual --json a.json     predicted step times: no torch, no waiting,
+                                                   and the same bytes every time
+"""
+
+SWEEP_HELP = """\
+Measure several arrival rates; repeats go up the rates, then down.
+
+examples:
+  servelib sweep                                   1, 4 and 8 requests/s
+  servelib sweep --rates 0.25:16:20 --clock virtual    twenty rates, each the same factor apart
+"""
+
+
+def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``bench``."""
+    parser = commands.add_parser("bench", help="measure one arrival rate", description=BENCH_HELP)
+    parser.add_argument(
+        "--rate", type=positive, default=4.0, metavar="R", help="arrivals per second (default: 4)"
+    )
+    _add_common(parser)
+    parser.set_defaults(parser=parser, run=lambda options: _run(options, [options.rate], single=True))
+
+
+def add_sweep(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``sweep``."""
+    parser = commands.add_parser("sweep", help="measure several arrival rates", description=SWEEP_HELP)
+    parser.add_argument(
+        "--rates",
+        type=rates,
+        default=[1.0, 4.0, 8.0],
+        metavar="LIST",
+        help="1,4,8 or LOW:HIGH:COUNT, evenly spaced by factor (default: 1,4,8)",
+    )
+    _add_common(parser)
+    parser.set_defaults(parser=parser, run=lambda options: _run(options, options.rates, single=False))
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_engine(parser)
+    reference, slo = Workload(), SLO()
+    add = parser.add_argument
+    add("--requests", type=integer(1), default=reference.requests, metavar="N", help="a run (default: 24)")
+    add("--runs", type=integer(1), default=3, metavar="N", help="repeats; run k uses seed + k (default: 3)")
+    add("--seed", type=any_integer, default=reference.seed, metavar="N", help="of the first run (default: 7)")
+    add("--prompt", type=lengths, default=reference.prompt, metavar="A-B", help="tokens (default: 32-96)")
+    add("--output", type=lengths, default=reference.output, metavar="A-B", help="tokens (default: 16-48)")
+    add("--slo-ttft", type=positive, default=slo.ttft, metavar="S", help="first token within (default: 1 s)")
+    add("--slo-itl", type=positive, default=slo.gap, metavar="S", help="every gap within (default: 0.05 s)")
+    add(
+        "--clock",
+        choices=["wall", "virtual"],
+        default="wall",
+        help="run the model, or predict its step times (default: wall)",
+    )
+    add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
+    add("--json", type=output_file, metavar="FILE", help="write summary and every record here")
+
+
+def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> int:
+    _check_context(options.prompt, options.output)
+    workload = Workload(options.prompt, options.output, options.requests, options.seed)
+    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
+    complaint, broken = "", False
+    total = options.requests * options.runs * len(wanted)
+    with progress_bar(total) as on_progress:
+        try:
+            points = sweep(
+                build,
+                workload,
+                wanted,
+                runs=options.runs,
+                slo=SLO(options.slo_ttft, options.slo_itl),
+                clock=options.clock,
+                on_progress=on_progress,
+            )
+        except SweepError as error:
+            points, complaint, broken = error.points, str(error), True
+    _write(points, options.json, single=single)
+    if broken:
+        print(f"servelib: error: {complaint}", file=sys.stderr)
+        return EXIT_BROKEN
+    return EXIT_INTERRUPTED if any(point.summary.interrupted for point in points) else 0
+
+
+def _write(points: list[Point], path: Path | None, *, single: bool) -> None:
+    if path is not None:  # first, so that a closed stdout loses nothing
+        write_text(path, to_json(point_document(points[0]) if single else document(points)))
+    print(text_table(points))
+
+
+def _check_context(prompt: Uniform, output: Uniform) -> None:
+    longest = prompt.high + output.high
+    if longest > REFERENCE.context:
+        raise UsageError(
+            f"--prompt {prompt.label} with --output {output.label} can need {longest} tokens; "
+            f"the model's context is {REFERENCE.context}"
+        )
+
+
+def _virtual_engine(options: argparse.Namespace) -> MakeEngine:
+    try:
+        cost = reference_cost() if options.cost is None else load_cost(options.cost)
+    except InvalidRequestError as error:
+        raise UsageError(f"--cost {error}") from None
+
+    def build(clock: Clock) -> Engine:
+        if not isinstance(clock, VirtualClock):
+            raise TypeError("predicted costs need a virtual clock")
+        return make_engine(options.engine, CostedModel(REFERENCE, cost, clock), clock)
+
+    return build
+
+
+def _live_engine(options: argparse.Namespace) -> MakeEngine:
+    if options.cost is not None:
+        raise UsageError("--cost needs --clock virtual: a live run takes the time it takes")
+    model = reference_model()
+    return lambda clock: make_engine(options.engine, model, clock)
+
+
+def reference_model() -> Model:
+    """The reference model, built from its seed."""
+    from servelib.model.tinygpt import TinyGPT  # here, so that virtual time starts without torch
+
+    return TinyGPT(REFERENCE)

@@ -1,0 +1,80 @@
+"""``servelib calibrate``: fit the step cost of virtual time to this machine."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+from servelib.clock import WallClock
+from servelib.commands.bench import EXIT_INTERRUPTED, reference_model
+from servelib.commands.options import Parser, integer, output_file
+from servelib.commands.progress import progress_bar
+from servelib.engine.registry import ENGINES, make_engine
+from servelib.harness.conditions import machine, torch_version
+from servelib.harness.drive import drive, shifted
+from servelib.harness.report import to_json, write_text
+from servelib.harness.trace import REFERENCE_WORKLOAD
+from servelib.sim.cost import COEFFICIENTS
+from servelib.spans import SpanLog
+
+HELP = """\
+Fit the step cost that --clock virtual charges: run every engine live, one step at a time, and
+report the error on requests that the fit has not seen.
+
+examples:
+  servelib calibrate --json cost.json
+  servelib bench --clock virtual --cost cost.json
+"""
+
+
+def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``calibrate``."""
+    parser = commands.add_parser("calibrate", help="fit virtual time to this machine", description=HELP)
+    parser.add_argument(
+        "--requests", type=integer(8), default=32, metavar="N", help="for each engine (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the cost here, for --cost")
+    parser.set_defaults(parser=parser, run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from servelib.sim.fit import fit, samples_from  # here: only a fit needs numpy and scipy
+
+    model, clock, samples = reference_model(), WallClock(), []
+    trace = REFERENCE_WORKLOAD.warmup(options.requests)
+    total = len(ENGINES) * len(trace.requests)
+    drive(make_engine("naive", model, clock), REFERENCE_WORKLOAD.warmup(2), clock)  # first calls are slow
+    with progress_bar(total) as on_progress:
+        for i, name in enumerate(ENGINES):
+            spans = SpanLog()
+            engine = make_engine(name, model, clock, spans)
+            run = drive(engine, trace, clock, on_progress=shifted(on_progress, i * options.requests, total))
+            if run.interrupted:
+                return EXIT_INTERRUPTED
+            samples += samples_from(spans.spans(), prefix=f"{name}:")
+    where = f"{machine()}, torch {torch_version()}"
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    found = fit(samples, provenance=f"step cost fitted on {where}, {moment[:10]}")
+    print(f"{found.samples} steps of {total} requests, engines {', '.join(ENGINES)}; {where}")
+    for name in COEFFICIENTS:
+        print(f"  {name:<12}{getattr(found.cost, name):.4g} s")
+    print(
+        f"error on {found.held_out} held-out steps: median {found.median_error:.1%}, "
+        f"p90 {found.p90_error:.1%}, of their total time {found.total_error:+.1%}"
+    )
+    if options.json is not None:
+        content = {
+            **{name: getattr(found.cost, name) for name in COEFFICIENTS},
+            "provenance": found.cost.provenance,
+            "machine": machine(),
+            "torch": torch_version(),
+            "measured": moment,
+            "command": f"servelib calibrate --requests {options.requests}",
+            "samples": found.samples,
+            "held_out": found.held_out,
+            "median_error": found.median_error,
+            "p90_error": found.p90_error,
+            "total_error": found.total_error,
+        }
+        write_text(options.json, to_json(content))
+    return 0

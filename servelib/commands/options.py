@@ -1,0 +1,109 @@
+"""Reading and checking what is typed: one clear line, and exit code 2, for what cannot be meant."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from servelib.engine.registry import ENGINES
+from servelib.harness.report import check_writable
+from servelib.harness.trace import Uniform
+
+
+class UsageError(ValueError):
+    """The arguments cannot be meant together; the message says why and what to do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line on stderr and exit code 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message alone, not the usage, and exit."""
+        one_line = " ".join(message.split())
+        self.exit(2, f"{self.prog}: error: {one_line} (see {self.prog} --help)\n")
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """A reader of integers in [low, high]."""
+
+    def read(text: str) -> int:
+        limit = f">= {low}" if high is None else f"from {low} to {high}"
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"got {text!r}, must be an integer {limit}")
+        return value
+
+    return read
+
+
+def any_integer(text: str) -> int:
+    """An integer; 0 and negative ones too."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be an integer") from None
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be a finite number above 0")
+    return value
+
+
+def lengths(text: str) -> Uniform:
+    """``32-96``, every length from 32 to 96; or ``64``, always 64."""
+    low, dash, high = text.partition("-")
+    wanted = f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH, such as 32-96, or one number"
+    if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
+        raise argparse.ArgumentTypeError(wanted)
+    first, last = int(low), int(high or low)
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(wanted)
+    return Uniform(first, last)
+
+
+def rates(text: str) -> list[float]:
+    """``1,4,8``, those rates; or ``0.25:16:20``, twenty from 0.25 to 16, each the same factor apart."""
+    if ":" not in text:
+        return [positive(part.strip()) for part in text.split(",")]
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be LOW:HIGH:COUNT, such as 0.25:16:20")
+    low, high, count = positive(parts[0]), positive(parts[1]), integer(2, 1000)(parts[2])
+    if low >= high:
+        raise argparse.ArgumentTypeError(f"got {text!r}, must have LOW below HIGH")
+    middle = [low * (high / low) ** (i / (count - 1)) for i in range(1, count - 1)]
+    return [low, *middle, high]
+
+
+def output_file(text: str) -> Path:
+    """A path that can be written: found out now, not after the run."""
+    path = Path(text)
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror or error}") from None
+    return path
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The option that chooses the engine."""
+    parser.add_argument(
+        "--engine", choices=list(ENGINES), default="naive", help="which engine serves (default: %(default)s)"
+    )

@@ -1,0 +1,39 @@
+"""``servelib serve``: the reference model behind an OpenAI-compatible HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+
+from servelib.clock import WallClock
+from servelib.commands.bench import reference_model
+from servelib.commands.options import Parser, add_engine, integer
+from servelib.engine.registry import make_engine
+from servelib.spans import SpanLog
+
+HELP = """\
+Serve the reference model over HTTP, in OpenAI's format.
+
+example:
+  servelib serve --engine naive --port 8000
+  curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
+       -d '{"model": "tinygpt", "prompt": "Hello", "max_tokens": 16}'
+"""
+
+
+def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``serve``."""
+    parser = commands.add_parser("serve", help="serve over HTTP", description=HELP)
+    add_engine(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=integer(0, 65535), default=8000, help="0 takes a free one (default: %(default)s)"
+    )
+    parser.set_defaults(parser=parser, run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from servelib.server.run import serve  # here, so that the other commands need no web framework
+
+    engine = make_engine(options.engine, reference_model(), WallClock(), SpanLog())
+    serve(engine, host=options.host, port=options.port)
+    return 0

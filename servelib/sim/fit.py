@@ -1,0 +1,92 @@
+"""Fit a step cost to what a live run took, and say how wrong it is on steps it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from servelib.errors import InvalidRequestError
+from servelib.sim.cost import StepCost, attention_pairs
+from servelib.spans import Span, Stage
+
+HELD_OUT_EVERY = 4  # each fourth request is kept for the test
+MINIMUM_REQUESTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One step of a live run: what it held, and how long it took."""
+
+    request_id: str
+    new_tokens: int
+    cached_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted cost and its errors on held-out steps, as fractions of the measured time.
+
+    ``total_error`` is signed: predicted over measured time of all held-out steps together, minus 1.
+    """
+
+    cost: StepCost
+    samples: int
+    held_out: int
+    median_error: float
+    p90_error: float
+    total_error: float
+
+
+def samples_from(spans: Iterable[Span], *, prefix: str = "") -> list[Sample]:
+    """Steps from spans in time order: a prefill or decode, together with the sampling that follows it.
+
+    ``prefix`` keeps the requests of several runs apart.
+    """
+    samples, running = [], {}
+    for span in spans:
+        if span.stage.on_accelerator:
+            running[span.request_id] = span
+        elif span.stage is Stage.SAMPLE and (step := running.pop(span.request_id, None)) is not None:
+            samples.append(
+                Sample(prefix + step.request_id, step.new_tokens, step.cached_tokens, span.end - step.start)
+            )
+    return samples
+
+
+def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
+    """Least squares on relative errors, no coefficient below 0; every fourth request is held out.
+
+    Whole requests are held out, since two steps of one request are nearly the same step. Raises
+    ``InvalidRequestError`` from fewer than 8 requests.
+    """
+    order = {name: i for i, name in enumerate(dict.fromkeys(sample.request_id for sample in samples))}
+    if len(order) < MINIMUM_REQUESTS:
+        raise InvalidRequestError("samples", f"{len(order)} requests", f"of at least {MINIMUM_REQUESTS}")
+    held = np.array([order[sample.request_id] % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])  # [n]
+    work = np.array([_work(sample) for sample in samples])  # [n, 4]
+    relative = work / seconds[:, None]  # so that a short step weighs as much as a long one
+    scale = relative[~held].max(axis=0)
+    scale[scale == 0] = 1.0  # a term that no sample has: its coefficient comes out as 0
+    coefficients = nnls(relative[~held] / scale, np.ones(int((~held).sum())))[0] / scale
+    predicted = work[held] @ coefficients
+    errors = np.abs(predicted / seconds[held] - 1)
+    overhead, per_token, per_pair, per_cached = coefficients.tolist()
+    return Fit(
+        cost=StepCost(overhead, per_token, per_pair, per_cached, provenance),
+        samples=len(samples),
+        held_out=int(held.sum()),
+        median_error=float(np.median(errors)),
+        p90_error=float(np.quantile(errors, 0.9)),
+        total_error=float(predicted.sum() / seconds[held].sum() - 1),
+    )
+
+
+def _work(sample: Sample) -> tuple[float, float, float, float]:
+    """The four units of work, in the order of a ``StepCost``."""
+    new, cached = sample.new_tokens, sample.cached_tokens
+    return 1.0, new, attention_pairs(new, cached), cached
