@@ -1,0 +1,126 @@
+"""Sends the answer, streamed or whole, for as long as the caller is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from servelib.clock import Clock
+from servelib.request import Request
+from servelib.server.errors import error_body
+from servelib.server.loop import EngineLoop
+from servelib.server.stream import Fragment, fragments
+from servelib.server.wire import Format
+from servelib.spans import SpanLog, Stage, timed
+from servelib.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # asks a proxy in between to pass each event on at once
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that was accepted, and how to serve and write it."""
+
+    loop: EngineLoop
+    tokenizer: Tokenizer
+    request: Request
+    format: Format
+    stream: bool
+    spans: SpanLog | None
+    clock: Clock
+
+
+class Answer(Response):
+    """The response to a job.
+
+    Headers go out with the first fragment. Until then a failure is an HTTP status, for a streamed
+    request as for a plain one; after it, an error event ends the stream. A caller who hangs up ends
+    the request in the engine, whatever it was doing.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write the answer (the ASGI side of a response)."""
+        write = self._write_stream(send) if self._job.stream else self._write_whole(send)
+        await unless_hung_up(receive, write)
+
+    async def _write_whole(self, send: Send) -> None:
+        job = self._job
+        async with aclosing(self._fragments()) as parts:
+            whole = joined([part async for part in parts])
+        with timed(job.spans, job.clock, job.request.request_id, Stage.STREAM):
+            body = job.format.whole(whole)
+            length = str(len(body)).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    async def _write_stream(self, send: Send) -> None:
+        job = self._job
+        begun = False
+        try:
+            async with aclosing(self._fragments()) as parts:
+                async for part in parts:
+                    with timed(job.spans, job.clock, job.request.request_id, Stage.STREAM):
+                        events = job.format.events(part)
+                        if not begun:
+                            begun = True
+                            await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+                        more = part.finish_reason is None
+                        await send({"type": "http.response.body", "body": events, "more_body": more})
+        except Exception as error:
+            if not begun:
+                raise
+            logger.error("%s failed mid-stream: %s", job.request.request_id, error)
+            event = b"data: " + error_body(error)[1] + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+
+    def _fragments(self) -> AsyncGenerator[Fragment, None]:
+        job = self._job
+        return fragments(job.loop, job.tokenizer, job.request, spans=job.spans, clock=job.clock)
+
+
+def joined(parts: list[Fragment]) -> Fragment:
+    """All fragments of a request as one."""
+    return Fragment(
+        "".join(part.text for part in parts),
+        tuple(token for part in parts for token in part.tokens),
+        tuple(at for part in parts for at in part.offsets),
+        parts[-1].generated,
+        parts[-1].finish_reason,
+    )
+
+
+async def unless_hung_up(receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Run ``work`` to its end, or cancel it as soon as the caller leaves. Raises what it raises."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_hung_up(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        # Nobody else knows these two: whatever happens here, neither may outlive this call.
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    if not working.cancelled():
+        working.result()
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

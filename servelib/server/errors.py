@@ -1,0 +1,89 @@
+"""Every failure in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
+
+What the caller can mend is a 4xx that names the parameter; what they cannot is a 5xx that says so and
+shows no internals.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from servelib.errors import InvalidRequestError
+from servelib.server.loop import EngineStoppedError
+from servelib.server.stream import GenerationError
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownModelError(LookupError):
+    """The caller named a model that is not served here."""
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(f"model: got {asked[:80]!r}, must be {served!r}, the one served here")
+
+
+def error_body(error: Exception) -> tuple[int, bytes]:
+    """The status and the JSON body that tell a caller about ``error``."""
+    status, kind, param, code = 500, "server_error", None, None
+    message = "the server failed on this request; its log has the cause"
+    if isinstance(error, InvalidRequestError):
+        status, kind, param, code = 400, "invalid_request_error", error.field, "invalid_value"
+        message = str(error)
+    elif isinstance(error, RequestValidationError):
+        status, kind, code = 400, "invalid_request_error", "invalid_value"
+        param, message = _explain(error.errors())
+    elif isinstance(error, UnknownModelError):
+        status, kind, param, code = 404, "invalid_request_error", "model", "model_not_found"
+        message = str(error)
+    elif isinstance(error, HTTPException):
+        status, kind, message = error.status_code, "invalid_request_error", str(error.detail)
+    elif isinstance(error, EngineStoppedError):
+        status, message = 503, str(error)
+    elif isinstance(error, GenerationError):
+        message = "the engine failed on this request; the server's log has the cause"
+    content = {"message": message, "type": kind, "param": param, "code": code}
+    # ASCII, because a caller's own words may hold what UTF-8 cannot.
+    return status, json.dumps({"error": content}, ensure_ascii=True).encode()
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The response for ``error``."""
+    if isinstance(error, GenerationError):
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+    status, body = error_body(error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else None
+    return Response(body, status, headers, media_type="application/json")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every exception with ``answer_error``."""
+    for kind in (
+        InvalidRequestError, RequestValidationError, UnknownModelError, HTTPException,
+        EngineStoppedError, GenerationError, Exception,
+    ):  # fmt: skip
+        app.add_exception_handler(kind, answer_error)
+
+
+def _explain(problems: Any) -> tuple[str | None, str]:
+    """The parameter at fault and what is wrong with it, from pydantic's list of problems."""
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return None, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+    path = first["loc"][1:]
+    if not path:
+        return None, "the body must be a JSON object, sent with Content-Type: application/json"
+    param = str(path[0])
+    if first["type"] == "extra_forbidden":
+        where = f" in {param}" if len(path) > 1 else ""
+        return param, f"{path[-1]}: not a field that this server knows{where}; remove it"
+    # A field of several types has one problem for each; the caller needs them all.
+    wants = [problem["msg"] for problem in problems if problem["loc"][1:2] == path[:1]]
+    wants = [want[0].lower() + want[1:] for want in dict.fromkeys(wants)]
+    place = ".".join(str(part) for part in path) if len(path) > 1 and len(wants) == 1 else param
+    return param, f"{place}: {', or '.join(wants)}"

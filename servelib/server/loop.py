@@ -1,0 +1,196 @@
+"""The engine's own thread. Everything else talks to the engine through it.
+
+An engine may be used by one thread at a time, and a step may take long; a web server must never
+wait. So one thread owns the engine. Requests and aborts reach it through a queue; outputs go back to
+each caller's own mailbox, one hand-over a step for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from servelib.engine.protocol import Engine
+from servelib.request import FinishReason, Request, StepOutput
+
+logger = logging.getLogger(__name__)
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine no longer serves: it failed, or the server is going down."""
+
+
+class Mailbox:
+    """The outputs of one request, in order, up to the last one. Belongs to the event loop.
+
+    It never holds more than the request may generate, so a slow reader costs a bounded amount and
+    slows nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._items: asyncio.Queue[StepOutput | Exception] = asyncio.Queue()
+
+    def put(self, item: StepOutput | Exception) -> None:
+        """Add an output, or the reason why there will be none. Event loop only."""
+        self._items.put_nowait(item)
+
+    async def __aiter__(self) -> AsyncIterator[StepOutput]:
+        while True:
+            item = await self._items.get()
+            if isinstance(item, Exception):
+                raise item
+            yield item
+            if item.finish_reason is not None:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: Request
+    mailbox: Mailbox
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+
+
+class EngineLoop:
+    """Runs an engine in a thread for callers on one event loop.
+
+    ``start`` and ``submit`` are called on that event loop, the rest from anywhere. If ``step`` itself
+    raises, the engine is dead: every request in flight ends with an ERROR output, ``failure`` says
+    why, and ``submit`` refuses.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._commands: queue.SimpleQueue[_Submit | _Abort | None] = queue.SimpleQueue()
+        self._mailboxes: dict[str, Mailbox] = {}  # of live requests; touched by the engine thread only
+        self._thread: threading.Thread | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()  # so that no command slips in behind the last look at the queue
+        self._closed: str | None = "the engine has not been started"
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request can be served now, or None when all is well."""
+        return self._closed
+
+    def start(self) -> None:
+        """Start the thread; outputs are delivered on the running event loop."""
+        if self._thread is not None:
+            raise RuntimeError("this loop was started before; make a new one")
+        self._event_loop = asyncio.get_running_loop()
+        self._closed = None
+        self._thread = threading.Thread(target=self._run, name="servelib-engine", daemon=True)
+        self._thread.start()
+
+    def begin_stop(self) -> None:
+        """Ask the thread to end after the step under way; does not wait. From any thread."""
+        self._commands.put(None)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End requests in flight with an error, then the thread. Waits for the step under way.
+
+        Raises ``TimeoutError`` if the thread is still inside a step after ``timeout`` seconds.
+        """
+        self.begin_stop()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                raise TimeoutError(f"the engine is still inside a step after {timeout} s")
+
+    def submit(self, request: Request) -> Mailbox:
+        """Queue a request; its outputs come to the mailbox. Raises ``EngineStoppedError``.
+
+        An ``InvalidRequestError`` of the engine's own is raised by the mailbox, before any output.
+        """
+        mailbox = Mailbox()
+        with self._lock:
+            if self._closed is not None:
+                raise EngineStoppedError(self._closed)
+            self._commands.put(_Submit(request, mailbox))
+        return mailbox
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request before the next step. An unknown or finished id has no effect."""
+        self._commands.put(_Abort(request_id))
+
+    def _run(self) -> None:
+        reason = "the server is shutting down"
+        try:
+            while self._take_commands():
+                self._hand_over(self._engine.step())
+        except Exception as error:  # whatever it is, the engine can no longer be trusted
+            logger.exception("the engine died")
+            reason = f"the engine died ({type(error).__name__})"
+        finally:
+            self._close(reason)
+
+    def _take_commands(self) -> bool:
+        """Act on all that has come in; with nothing to run, wait. False when told to stop."""
+        while True:
+            try:
+                command = self._commands.get(block=not self._engine.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            if isinstance(command, _Abort):
+                self._mailboxes.pop(command.request_id, None)
+                self._engine.abort(command.request_id)
+            else:
+                self._add(command.request, command.mailbox)
+
+    def _add(self, request: Request, mailbox: Mailbox) -> None:
+        try:
+            self._engine.add_request(request)
+        except Exception as error:  # a refusal concerns this request alone
+            self._deliver([(mailbox, error)])
+        else:
+            self._mailboxes[request.request_id] = mailbox
+
+    def _hand_over(self, outputs: list[StepOutput]) -> None:
+        mail: list[tuple[Mailbox, StepOutput | Exception]] = []
+        for output in outputs:
+            mailbox = self._mailboxes.get(output.request_id)
+            if mailbox is None:  # aborted meanwhile
+                continue
+            if output.finish_reason is not None:
+                del self._mailboxes[output.request_id]
+            mail.append((mailbox, output))
+        self._deliver(mail)
+
+    def _deliver(self, mail: list[tuple[Mailbox, StepOutput | Exception]]) -> None:
+        if not mail or self._event_loop is None:
+            return
+        try:
+            self._event_loop.call_soon_threadsafe(_put_all, mail)
+        except RuntimeError:  # the event loop is closed: nobody is left to read
+            logger.warning("%d outputs had no reader", len(mail))
+
+    def _close(self, reason: str) -> None:
+        """Refuse from now on, and leave neither a caller waiting nor a request in the engine."""
+        with self._lock:
+            self._closed = reason
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, _Submit):
+                self._mailboxes[command.request.request_id] = command.mailbox
+        live, self._mailboxes = self._mailboxes, {}
+        self._deliver([(box, StepOutput(id_, (), FinishReason.ERROR, reason)) for id_, box in live.items()])
+        for request_id in live:
+            try:
+                self._engine.abort(request_id)
+            except Exception:  # a broken engine may fail here too; the others still get their turn
+                logger.exception("abort of %s failed", request_id)
+
+
+def _put_all(mail: list[tuple[Mailbox, StepOutput | Exception]]) -> None:
+    for mailbox, item in mail:
+        mailbox.put(item)

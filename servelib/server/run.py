@@ -1,0 +1,188 @@
+"""Starting and stopping: ``serve`` for a terminal, ``BackgroundServer`` for tests and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+import uvicorn
+from fastapi import FastAPI
+
+from servelib.clock import Clock
+from servelib.engine.protocol import Engine
+from servelib.server.app import create_app
+from servelib.server.loop import EngineLoop
+from servelib.spans import SpanLog
+from servelib.text.chat import ChatTemplate
+from servelib.text.tokenizer import Tokenizer
+
+BACKLOG = 2048
+
+
+class BindError(OSError):
+    """The address cannot be listened on; the message is one line that says why and what to do."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ``BindError``."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BindError(
+            f"cannot listen on {host}:{port}: {reason.lower()}; stop what uses it, or choose another --port"
+        ) from error
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL to reach a listening socket by."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(
+    engine: Engine | Callable[[], Engine],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    grace: float = 10.0,
+    tokenizer: Tokenizer | None = None,
+    chat_template: ChatTemplate | None = None,
+    model_id: str | None = None,
+    spans: SpanLog | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then return.
+
+    ``engine`` may be a function that builds one: it is called once the port is ours, so that a
+    port in use costs no loading time. ``on_ready`` is told the URL when requests are answered.
+    On the way out no new request is taken; those in flight have ``grace`` seconds to finish, then end
+    with an error. A second Ctrl-C does not wait. Spans are not kept unless a log is given: a log grows for
+    as long as the server runs. Raises ``BindError``.
+    """
+    with listen(host, port) as listener:
+        url = url_of(listener)
+        built = engine() if callable(engine) else engine
+        app = create_app(
+            built, tokenizer=tokenizer, chat_template=chat_template, model_id=model_id, spans=spans
+        )
+        server = _Server(app, grace=grace, on_ready=lambda: on_ready(url) if on_ready else None)
+        # uvicorn raises the signal again on its way out; with these in place that is a clean return.
+        before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
+        try:
+            server.run(sockets=[listener])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class BackgroundServer:
+    """A server on a free loopback port, in a thread, for the length of a ``with`` block.
+
+    ``url`` is its address and ``spans`` its log. To see the engine's stages there too, make the log
+    first and give it to both: ``NaiveEngine(model, spans=log)``, ``BackgroundServer(engine, spans=log)``.
+    Leaving the block ends what is in flight, joins both threads and closes the port; the engine is
+    then free and idle.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        tokenizer: Tokenizer | None = None,
+        chat_template: ChatTemplate | None = None,
+        model_id: str | None = None,
+        spans: SpanLog | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.spans = SpanLog() if spans is None else spans
+        self.app = create_app(
+            engine,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            model_id=model_id,
+            spans=self.spans,
+            clock=clock,
+        )
+        self.model_id: str = self.app.state.service.model_id
+        self.url = ""
+        self._ready = threading.Event()
+        self._server = _Server(self.app, grace=0.0, on_ready=self._ready.set)
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> BackgroundServer:
+        """Start, and return when requests are answered. Raises what start-up raised."""
+        if self._thread is not None:
+            raise RuntimeError("a BackgroundServer runs once; make a new one")
+        listener = listen("127.0.0.1", 0)
+        self.url = url_of(listener)
+        self._thread = threading.Thread(
+            target=self._run, args=(listener,), name="servelib-server", daemon=True
+        )
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise RuntimeError("the server did not start") from self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait until nothing of the server is left."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, listener: socket.socket) -> None:
+        try:
+            with listener:
+                self._server.run(sockets=[listener])
+        except BaseException as error:  # uvicorn leaves with SystemExit when start-up fails
+            self._error = error
+        finally:
+            self._ready.set()
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, quiet, that says when it is ready and ends what outlives the grace."""
+
+    def __init__(self, app: FastAPI, *, grace: float, on_ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                ws="none",
+                access_log=False,
+                log_level="warning",
+                server_header=False,
+                # The engine loop ends late streams in order; uvicorn's own cut comes well after.
+                timeout_graceful_shutdown=math.ceil(grace) + 5,
+            )
+        )
+        self._grace = grace
+        self._on_ready = on_ready
+        self._engine_loop: EngineLoop = app.state.service.loop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        late = asyncio.get_running_loop().call_later(self._grace, self._engine_loop.begin_stop)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()

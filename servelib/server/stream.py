@@ -1,0 +1,115 @@
+"""One request's way from engine outputs to text: tokens, detokeniser, stop strings, fragments.
+
+Streaming and gathering read the same fragments, so joined fragments are the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from servelib.clock import Clock
+from servelib.request import FinishReason, Request, SampledToken, StepOutput
+from servelib.server.loop import EngineLoop
+from servelib.spans import SpanLog, Stage, timed
+from servelib.text.detokenizer import IncrementalDetokenizer
+from servelib.text.stops import StopMatcher
+from servelib.text.tokenizer import Tokenizer
+
+
+class GenerationError(RuntimeError):
+    """The engine failed on a request, or died under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Text that is final, the tokens it was made of, and on the last one why the request ended.
+
+    ``offsets`` says where in the whole text each token begins. ``generated`` counts all tokens so
+    far, also those that print nothing.
+    """
+
+    text: str
+    tokens: tuple[SampledToken, ...]
+    offsets: tuple[int, ...]
+    generated: int
+    finish_reason: FinishReason | None = None
+
+
+class TextStream:
+    """Turns the outputs of one request into fragments; knows no engine and no socket.
+
+    A text ends at an end token (which prints nothing), before a stop string, or with the budget.
+    Tokens count up to the one that completed the end, however many came in one output.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._stops = StopMatcher(request.sampling.stop)
+        self._unsent: list[tuple[int, SampledToken]] = []  # (where its text begins, token)
+        self._decoded = 0  # characters made so far
+        self._sent = 0  # characters given out so far
+        self._generated = 0
+
+    def push(self, output: StepOutput) -> Fragment | None:
+        """The next fragment; None while all there is must be held back.
+
+        Raises ``GenerationError`` for an output that carries a failure.
+        """
+        reason = output.finish_reason
+        if reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise GenerationError(output.error or "the request was aborted")
+        text = ""
+        last = len(output.tokens) - 1
+        for index, token in enumerate(output.tokens):
+            self._generated += 1
+            if reason is FinishReason.STOP and index == last:
+                break  # the end token: it counts, and it is not text
+            self._unsent.append((self._decoded, token))
+            decoded = self._detokenizer.push((token.token_id,))
+            self._decoded += len(decoded)
+            text += self._stops.push(decoded)
+            if self._stops.matched is not None:
+                break
+        if reason is not None and self._stops.matched is None:
+            rest = self._detokenizer.finish()
+            text += self._stops.push(rest) + self._stops.finish()
+        if self._stops.matched is not None:
+            reason = FinishReason.STOP
+        self._sent += len(text)
+        if not text and reason is None:
+            return None
+        whole = reason is not None and self._stops.matched is None
+        ready = [(at, token) for at, token in self._unsent if whole or at < self._sent]
+        self._unsent = self._unsent[len(ready) :]
+        return Fragment(
+            text,
+            tuple(token for _, token in ready),
+            tuple(at for at, _ in ready),
+            self._generated,
+            reason,
+        )
+
+
+async def fragments(
+    loop: EngineLoop, tokenizer: Tokenizer, request: Request, *, spans: SpanLog | None, clock: Clock
+) -> AsyncGenerator[Fragment, None]:
+    """Serve a request. However the reader leaves, the engine is told that the request is over.
+
+    Raises ``EngineStoppedError``, ``GenerationError``, or the engine's ``InvalidRequestError``.
+    """
+    stream = TextStream(tokenizer, request)
+    mailbox = loop.submit(request)
+    try:
+        async for output in mailbox:
+            with timed(spans, clock, request.request_id, Stage.DETOKENIZE):
+                fragment = stream.push(output)
+            if fragment is None:
+                continue
+            if fragment.finish_reason is not None:
+                loop.abort(request.request_id)  # a stop string: not a token more while this is sent
+            yield fragment
+            if fragment.finish_reason is not None:
+                return
+    finally:
+        loop.abort(request.request_id)
