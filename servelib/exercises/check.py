@@ -82,6 +82,8 @@ class Report:
         total = len(self.results)
         if self.passed:
             return f"{self.title}: all {total} checks pass." if total > 1 else f"{self.title}: correct."
+        if total == 1:
+            return f"{self.title}: not yet."
         return f"{self.title}: {total - len(self.failures)} of {total} checks pass."
 
     def _explanation(self) -> list[tuple[str, str]]:
@@ -193,4 +195,4 @@ def _hanging(word: str, text: str) -> list[str]:
         for line in text.splitlines()
         for piece in textwrap.wrap(line, 84, drop_whitespace=False) or [""]
     ]
-    return [f"  {word if i == 0 else '':<10}{line}" for i, line in enumerate(lines)]
+    return [f"  {word if i == 0 else '':<10}{line.rstrip()}" for i, line in enumerate(lines)]

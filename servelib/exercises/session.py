@@ -59,7 +59,7 @@ class Session:
                 "Your step() goes on until the request is finished. Return after one token: between two "
                 "steps the server streams it and takes new arrivals. No loop is needed in step()."
             )
-            got = f"{runs} runs of the model and {len(output.tokens) if output else 0} tokens"
+            got = f"{runs} runs of the model, {_tokens(len(output.tokens) if output else 0)}"
             raise Mistake(f"{tried}, one step()", "one run of the model and one token", got, hint)
         return output
 
