@@ -15,7 +15,7 @@ from servelib.clock import Clock
 from servelib.request import Request
 from servelib.server.errors import error_body
 from servelib.server.loop import EngineLoop
-from servelib.server.stream import Fragment, fragments
+from servelib.server.stream import Fragment, fragments, joined
 from servelib.server.wire import Format
 from servelib.spans import SpanLog, Stage, timed
 from servelib.text.tokenizer import Tokenizer
@@ -93,17 +93,6 @@ class Answer(Response):
     def _fragments(self) -> AsyncGenerator[Fragment, None]:
         job = self._job
         return fragments(job.loop, job.tokenizer, job.request, spans=job.spans, clock=job.clock)
-
-
-def joined(parts: list[Fragment]) -> Fragment:
-    """All fragments of a request as one."""
-    return Fragment(
-        "".join(part.text for part in parts),
-        tuple(token for part in parts for token in part.tokens),
-        tuple(at for part in parts for at in part.offsets),
-        parts[-1].generated,
-        parts[-1].finish_reason,
-    )
 
 
 async def unless_hung_up(receive: Receive, work: Coroutine[None, None, None]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from servelib.engine.protocol import Engine
-from servelib.request import FinishReason, Request, StepOutput
+from servelib.request import Request, StepOutput
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class EngineLoop:
     """Runs an engine in a thread for callers on one event loop.
 
     ``start`` and ``submit`` are called on that event loop, the rest from anywhere. If ``step`` itself
-    raises, the engine is dead: every request in flight ends with an ERROR output, ``failure`` says
+    raises, the engine is dead: every mailbox in use raises ``EngineStoppedError``, ``failure`` says
     why, and ``submit`` refuses.
     """
 
@@ -108,7 +108,8 @@ class EngineLoop:
     def submit(self, request: Request) -> Mailbox:
         """Queue a request; its outputs come to the mailbox. Raises ``EngineStoppedError``.
 
-        An ``InvalidRequestError`` of the engine's own is raised by the mailbox, before any output.
+        The mailbox raises what ``add_request`` raised, or ``EngineStoppedError`` if the engine dies or
+        the server stops before the last output.
         """
         mailbox = Mailbox()
         with self._lock:
@@ -183,7 +184,7 @@ class EngineLoop:
             if isinstance(command, _Submit):
                 self._mailboxes[command.request.request_id] = command.mailbox
         live, self._mailboxes = self._mailboxes, {}
-        self._deliver([(box, StepOutput(id_, (), FinishReason.ERROR, reason)) for id_, box in live.items()])
+        self._deliver([(mailbox, EngineStoppedError(reason)) for mailbox in live.values()])
         for request_id in live:
             try:
                 self._engine.abort(request_id)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -31,6 +32,8 @@ class BindError(OSError):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises ``BindError``."""
     try:
+        if not 0 <= port <= 65535:
+            raise OverflowError("a port is a number from 0 to 65535")
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -63,7 +66,8 @@ def serve(
     """Serve until SIGTERM or Ctrl-C, then return.
 
     ``engine`` may be a function that builds one: it is called once the port is ours, so that a
-    port in use costs no loading time. ``on_ready`` is told the URL when requests are answered.
+    port in use costs no loading time. ``on_ready`` is told the URL when requests are answered; by
+    default a line on stderr says it.
     On the way out no new request is taken; those in flight have ``grace`` seconds to finish, then end
     with an error. A second Ctrl-C does not wait. Spans are not kept unless a log is given: a log grows for
     as long as the server runs. Raises ``BindError``.
@@ -74,7 +78,8 @@ def serve(
         app = create_app(
             built, tokenizer=tokenizer, chat_template=chat_template, model_id=model_id, spans=spans
         )
-        server = _Server(app, grace=grace, on_ready=lambda: on_ready(url) if on_ready else None)
+        announce = on_ready or _announce(built, app.state.service.model_id)
+        server = _Server(app, grace=grace, on_ready=lambda: announce(url))
         # uvicorn raises the signal again on its way out; with these in place that is a clean return.
         before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
         try:
@@ -151,6 +156,16 @@ class BackgroundServer:
             self._error = error
         finally:
             self._ready.set()
+
+
+def _announce(engine: Engine, model_id: str) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        label = engine.model.config.label
+        print(
+            f"{label}, {engine.name} engine, as model {model_id!r} on {url} (Ctrl-C stops)", file=sys.stderr
+        )
+
+    return announce
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -91,6 +91,17 @@ class TextStream:
         )
 
 
+def joined(parts: list[Fragment]) -> Fragment:
+    """All fragments of a request as one."""
+    return Fragment(
+        "".join(part.text for part in parts),
+        tuple(token for part in parts for token in part.tokens),
+        tuple(at for part in parts for at in part.offsets),
+        parts[-1].generated,
+        parts[-1].finish_reason,
+    )
+
+
 async def fragments(
     loop: EngineLoop, tokenizer: Tokenizer, request: Request, *, spans: SpanLog | None, clock: Clock
 ) -> AsyncGenerator[Fragment, None]:

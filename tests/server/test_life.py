@@ -1,0 +1,222 @@
+"""Hanging up, failing, stopping: nothing is computed for nobody, and nothing is left behind."""
+
+import dataclasses
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.parse
+
+import openai
+import pytest
+from serving import CHAT, COMPLETION, Gate, eventually, ids, serving
+
+from servelib.engine.naive import NaiveEngine
+from servelib.model.scripted import SCRIPTED, ScriptedModel
+from servelib.server.run import BackgroundServer, BindError, listen, serve, url_of
+
+
+def ask(served, path, body):
+    """Send a request and return the open connection, nothing read."""
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(served.url).netloc, timeout=30)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    return connection
+
+
+ENDPOINTS = [("/v1/completions", {**COMPLETION, "max_tokens": 1000}), ("/v1/chat/completions", CHAT)]
+
+
+@pytest.mark.parametrize(("path", "body"), ENDPOINTS)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("free", [0, 3])
+def test_a_caller_who_hangs_up_is_aborted(path, body, stream, free):
+    """In prefill (no token yet) and in decode (after three)."""
+    gate = Gate(free=free)
+    with serving(gate) as served:
+        connection = ask(served, path, {**body, "stream": stream})
+        assert gate.reached.wait(20)
+        loop = served.server.app.state.service.loop
+        told, abort = threading.Event(), loop.abort
+        loop.abort = lambda request_id: (abort(request_id), told.set())
+        connection.close()
+        assert told.wait(20)  # while the model is still inside its step
+        gate.opened.set()
+        assert eventually(lambda: not served.engine.has_work)
+        assert len(served.engine.model.calls) == free + 1  # not one step more
+        assert served.health() == 200
+
+
+def test_a_caller_who_hangs_up_in_the_queue_costs_nothing():
+    gate = Gate()
+    with serving(gate) as served:
+        first = ask(served, "/v1/completions", {**COMPLETION, "max_tokens": 2})
+        assert gate.reached.wait(20)
+        loop = served.server.app.state.service.loop
+        told, abort = threading.Event(), loop.abort
+        queued = ask(served, "/v1/completions", COMPLETION)
+        assert eventually(lambda: loop._commands.qsize() == 1)
+        loop.abort = lambda request_id: (abort(request_id), told.set())
+        queued.close()
+        assert told.wait(20)
+        gate.opened.set()
+        assert json.loads(first.getresponse().read())["choices"][0]["text"] == "aa"
+        first.close()
+        assert eventually(lambda: not served.engine.has_work)
+        assert len(served.engine.model.calls) == 2
+
+
+def test_a_stop_string_ends_the_work_in_the_engine():
+    with serving(lambda state: ord("ab."[len(state.output_ids) % 3])) as served:
+        answer = served.client.completions.create(**COMPLETION, max_tokens=2000, stop=".")
+        assert (answer.choices[0].text, answer.usage.completion_tokens) == ("ab", 3)
+        assert eventually(lambda: not served.engine.has_work)
+
+
+@pytest.mark.parametrize(("path", "body"), ENDPOINTS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_model_that_fails_at_once_is_a_500_in_both_modes(path, body, stream):
+    def script(state):
+        raise RuntimeError("secret detail")
+
+    with serving(script) as served:
+        status, answer = served.post(path, {**body, "stream": stream})
+        assert status == 500
+        assert answer["error"]["type"] == "server_error"
+        assert "secret" not in answer["error"]["message"]
+        assert served.health() == 200
+
+
+def test_a_model_that_fails_mid_stream_ends_it_with_an_error_event_and_the_server_lives():
+    bad = threading.Event()
+    bad.set()
+
+    def script(state):
+        if bad.is_set() and len(state.output_ids) == 2:
+            raise RuntimeError("secret detail")
+        return ids("abc")[len(state.output_ids)]
+
+    with serving(script) as served:
+        status, raw = served.fetch("/v1/completions", json.dumps({**COMPLETION, "stream": True}).encode())
+        lines = raw.decode().strip().split("\n\n")
+        assert status == 200
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["type"] == "server_error"
+        assert "secret" not in raw.decode()
+        assert [json.loads(line[6:])["choices"][0]["text"] for line in lines[:-1]] == ["a", "b"]
+        with pytest.raises(openai.APIError):
+            list(served.client.completions.create(**COMPLETION, stream=True))
+        assert served.post("/v1/completions", COMPLETION)[0] == 500
+        bad.clear()
+        assert served.client.completions.create(**COMPLETION).choices[0].text == "abc"
+
+
+class DyingEngine(NaiveEngine):
+    """Its ``step`` raises when told to."""
+
+    doomed = False
+
+    def step(self):
+        if self.doomed:
+            raise RuntimeError("secret detail")
+        return super().step()
+
+
+def test_a_dead_engine_turns_health_and_ends_streams():
+    gate = Gate(free=2)
+    engine = DyingEngine(ScriptedModel(gate))
+    with BackgroundServer(engine) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
+        with client:
+            stream = iter(client.completions.create(**COMPLETION, max_tokens=100, stream=True))
+            assert next(stream).choices[0].text == "a"
+            assert gate.reached.wait(20)
+            engine.doomed = True
+            gate.opened.set()
+            with pytest.raises(openai.APIError, match="the engine died"):
+                list(stream)
+            with pytest.raises(openai.InternalServerError) as refused:
+                client.completions.create(**COMPLETION)
+            assert refused.value.status_code == 503
+            assert "secret" not in str(refused.value)
+            health = http.client.HTTPConnection(urllib.parse.urlsplit(server.url).netloc, timeout=30)
+            health.request("GET", "/health")
+            assert health.getresponse().status == 503
+            health.close()
+
+
+def test_leaving_a_background_server_ends_streams_and_threads_and_frees_the_engine():
+    before = set(threading.enumerate())
+    engine = NaiveEngine(ScriptedModel([ord("a")]), use_cache=True)
+    with BackgroundServer(engine) as server:
+        connections = []
+        for path, body in ENDPOINTS:
+            connection = http.client.HTTPConnection(urllib.parse.urlsplit(server.url).netloc, timeout=30)
+            body = json.dumps({**body, "stream": True, "max_tokens": 1900})
+            connection.request("POST", path, body, {"content-type": "application/json"})
+            connections.append(connection)
+        assert connections[0].getresponse().read(1)
+    assert set(threading.enumerate()) == before
+    assert not engine.has_work
+    for connection in connections:
+        connection.close()
+    with BackgroundServer(engine) as again:  # the engine can be served again
+        assert again.url != ""
+
+
+def test_a_port_in_use_is_one_line_before_anything_is_built():
+    built = []
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            BindError, match=rf"^cannot listen on 127.0.0.1:{port}: .*in use.*--port$"
+        ) as caught:
+            serve(lambda: built.append(1), port=port)
+    assert "\n" not in str(caught.value)
+    assert built == []
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("127.0.0.1", 70_000)])
+def test_an_address_that_does_not_exist_is_a_bind_error(host, port):
+    with pytest.raises(BindError, match="cannot listen on"):
+        listen(host, port)
+
+
+def test_urls_of_both_families():
+    with listen("127.0.0.1", 0) as listener:
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_tokenizer_too_small_for_the_model_is_refused():
+    bigger = dataclasses.replace(SCRIPTED, vocab_size=300)
+    with pytest.raises(ValueError, match="at least 300"):
+        BackgroundServer(NaiveEngine(ScriptedModel([1], bigger)))
+
+
+PROGRAM = """
+from servelib.engine.naive import NaiveEngine
+from servelib.model.scripted import ScriptedModel
+from servelib.server.run import serve
+serve(lambda: NaiveEngine(ScriptedModel([97])), port=0, on_ready=lambda url: print(url, flush=True))
+print("clean", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_serve_cleanly(number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:")
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+        connection.request("GET", "/health")  # and kept open: an idle connection must not hold it up
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=30)
+        connection.close()
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (0, "clean\n", "")
