@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from worlds import timed_engine
+
+from servelib.harness.report import check_writable, document, point_document, text_table, to_json, write_text
+from servelib.harness.sweep import Point, measure, sweep
+from servelib.harness.trace import Workload
+
+SUMMARY = [
+    "ttft_p50",
+    "ttft_p95",
+    "ttft_p99",
+    "gap_p50",
+    "gap_p99",
+    "tpot_p50",
+    "e2e_p50",
+    "e2e_p99",
+    "output_tokens_per_second",
+    "goodput_per_second",
+    "goodput_fraction",
+    "send_lag_p50",
+    "send_lag_p99",
+]
+
+
+def point(*, runs: int = 3, broken: bool = False) -> Point:
+    def seconds(state):
+        if broken:
+            raise ValueError("down")
+        return 0.01
+
+    return measure(
+        lambda clock: timed_engine(clock, seconds), Workload(requests=5), 4.0, runs=runs, clock="virtual"
+    )
+
+
+def test_json_holds_every_name_and_every_record():
+    found = json.loads(to_json(point_document(point())))
+    assert list(found) == ["conditions", "summary", "runs", "compat"]
+    summary = found["summary"]
+    assert (summary["offered"], summary["completed"], summary["failed"]) == (15, 15, 0)
+    for name in SUMMARY:
+        low, high = summary[f"{name}_interval"]
+        assert low <= summary[name] <= high
+    records = found["runs"][0]["records"]
+    assert [len(run["records"]) for run in found["runs"]] == [5, 5, 5]
+    assert set(records[0]) >= {
+        "scheduled",
+        "sent",
+        "events",
+        "end",
+        "outcome",
+        "prompt_tokens",
+        "output_tokens",
+    }
+    for r in records:
+        assert sum(tokens for _, tokens in r["events"]) == r["output_tokens"] == r["requested_tokens"]
+        assert r["end"] == r["events"][-1][0]
+        assert r["outcome"] == "ok"
+
+
+def test_the_summary_can_be_worked_out_from_the_records():
+    found = json.loads(to_json(point_document(point(runs=1))))
+    records = found["runs"][0]["records"]
+    waits = sorted(r["events"][0][0] - r["scheduled"] for r in records)
+    assert found["summary"]["ttft_p50"] == waits[2]
+    window = max(r["end"] for r in records)
+    tokens = sum(r["output_tokens"] for r in records)
+    assert found["summary"]["output_tokens_per_second"] == tokens / window
+
+
+def test_compat_speaks_the_other_tool_s_language():
+    found = json.loads(to_json(point_document(point())))
+    c = found["compat"]
+    for kind in ("ttft", "tpot", "itl", "e2el"):
+        for statistic in ("mean", "median", "std", "p99"):
+            assert isinstance(c[f"{statistic}_{kind}_ms"], float)
+    assert len(c["ttfts"]) == len(c["itls"]) == len(c["input_lens"]) == len(c["output_lens"]) == 15
+    assert c["mean_ttft_ms"] == pytest.approx(1000 * math.fsum(c["ttfts"]) / 15)
+    assert c["median_itl_ms"] == pytest.approx(10.0)
+    assert all(len(itl) == n - 1 for itl, n in zip(c["itls"], c["output_lens"], strict=True))
+    assert c["duration"] == pytest.approx(sum(run["duration"] for run in found["runs"]))
+    assert c["output_throughput"] == pytest.approx(sum(c["output_lens"]) / c["duration"])
+    assert c["total_token_throughput"] > c["output_throughput"]
+    assert (c["completed"], c["failed"], c["request_rate"]) == (15, 0, 4.0)
+
+
+def test_undefined_is_null_never_nan():
+    text = to_json(point_document(point(broken=True)))
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert found["summary"]["ttft_p50"] is None
+    assert found["summary"]["ttft_p50_interval"] is None
+    assert found["summary"]["samples"]["ttft_p50"] == 0
+    assert found["summary"]["failures"] == {"stream_error": 15}
+    assert found["compat"]["mean_ttft_ms"] is None
+    assert found["compat"]["ttfts"] == [None] * 15
+    with pytest.raises(ValueError, match="JSON"):
+        to_json({"value": math.nan})
+
+
+def test_a_sweep_s_json_has_a_body_a_rate():
+    points = sweep(
+        lambda clock: timed_engine(clock, lambda _: 0.01), Workload(requests=2), [1.0, 4.0], clock="virtual"
+    )
+    found = document(points)
+    assert found["conditions"]["rates"] == [1.0, 4.0]
+    assert [p["rate"] for p in found["points"]] == [1.0, 4.0]
+    assert set(found["points"][0]) == {"rate", "summary", "runs", "compat"}
+
+
+def test_the_table_shows_values_intervals_notes_and_conditions():
+    lines = text_table([point()]).splitlines()
+    assert lines[0].split("  ")[0] == "rate req/s"
+    assert "gap p50 ms" in lines[0]
+    assert lines[2].split()[-2:] == ["15", "0"]
+    assert "[" in lines[3]
+    assert "* TTFT p99: from 5 samples a run; p99 needs 368." in lines
+    assert lines[-1].startswith("Conditions: ")
+
+
+def test_the_table_shows_failures_and_never_a_false_zero():
+    text = text_table([point(broken=True)])
+    assert "Failed: 15 stream_error at 4/s." in text
+    assert text.splitlines()[2].split()[1:6] == ["-"] * 5
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            write_text(path, "new")
+    assert path.read_text() == "old"
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_a_bad_path_is_found_early(tmp_path):
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    check_writable(tmp_path / "fresh.json")
+    assert not (tmp_path / "fresh.json").exists()
+    for bad in (tmp_path, tmp_path / "none" / "a.json"):
+        with pytest.raises(OSError, match="folder"):
+            check_writable(bad)
