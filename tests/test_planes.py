@@ -1,0 +1,104 @@
+"""The control plane needs no torch, and its core nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# Every module not listed here is control plane. A new tensor module is added by hand, on purpose.
+DATA_PLANE = {
+    "servelib.kv.contiguous",
+    "servelib.model.attention",
+    "servelib.model.sampling",
+    "servelib.model.tinygpt",
+    "servelib.model.weights",
+}
+CORE = [
+    "servelib.clock",
+    "servelib.engine.naive",
+    "servelib.engine.protocol",
+    "servelib.errors",
+    "servelib.harness.drive",
+    "servelib.harness.metrics",
+    "servelib.harness.records",
+    "servelib.harness.trace",
+    "servelib.model.config",
+    "servelib.model.scripted",
+    "servelib.model.uniform",
+    "servelib.request",
+    "servelib.sim.cost",
+    "servelib.sim.model",
+    "servelib.spans",
+]
+
+PROBE = """
+import importlib, importlib.abc, json, sys
+
+allowed_only, names = json.loads(sys.argv[1])
+
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path=None, target=None):
+        top = fullname.partition(".")[0]
+        known = top == "servelib" or top in sys.stdlib_module_names
+        if top == "torch" or (allowed_only and not known):
+            raise ImportError(f"{top} is out of bounds here")
+        return None
+
+# An editable install puts its own finder in; ours must come before all others.
+sys.meta_path.insert(0, Block())
+failed = {}
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failed[name] = str(error)
+print(json.dumps({"failed": failed, "loaded": sorted(m for m in sys.modules if m.startswith("servelib"))}))
+"""
+
+NAMES = """
+import json, pkgutil, servelib
+print(json.dumps(sorted(m.name for m in pkgutil.walk_packages(servelib.__path__, "servelib."))))
+"""
+
+
+def run(code: str, *args: str):
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def probe(names: list[str], *, standard_library_only: bool = False):
+    return run(PROBE, json.dumps([standard_library_only, names]))
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[str]:
+    return run(NAMES)
+
+
+def test_the_walk_finds_both_planes(modules: list[str]):
+    assert set(modules) >= DATA_PLANE, "a module of the list is gone: take it out"
+    assert {"servelib.request", "servelib.engine.naive", "servelib.harness.records"} <= set(modules)
+
+
+def test_the_control_plane_imports_where_torch_raises(modules: list[str]):
+    control = [name for name in modules if name not in DATA_PLANE]
+    assert probe(control)["failed"] == {}
+
+
+def test_the_core_needs_only_the_standard_library(modules: list[str]):
+    core = [name for name in CORE if name in modules]
+    assert probe(core, standard_library_only=True)["failed"] == {}
+
+
+def test_the_block_blocks():
+    failed = probe(sorted(DATA_PLANE))["failed"]
+    assert set(failed) == DATA_PLANE
+    assert all("torch is out of bounds" in reason for reason in failed.values())
+
+
+def test_importing_the_package_imports_nothing_of_it():
+    assert probe(["servelib"])["loaded"] == ["servelib"]
