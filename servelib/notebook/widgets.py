@@ -23,10 +23,14 @@ from servelib.notebook.background import BackgroundRun, stop_all
 from servelib.notebook.curves import Curves, MakeVirtual, Settings, Traffic, naive
 from servelib.notebook.knob_figure import KnobFigure
 from servelib.notebook.knob_text import describe, describe_measured, duration
+from servelib.notebook.slider_names import SliderNames
 from servelib.sim.cost import StepCost
 
 MakeReal = Callable[[Clock, bool], Engine]
 """Makes the engine to measure, from a clock and whether to use a cache."""
+
+
+_CLASS = "servelib-knobs"
 
 
 def knobs(
@@ -100,8 +104,10 @@ class Knobs(w.VBox):  # type: ignore[misc]
                 self.figure.widget,
                 w.HBox([self.run_button, self.stop_button, self.progress], layout={"flex_flow": "row wrap"}),
                 self.status,
+                SliderNames(panel=_CLASS),
             ]
         )
+        self.add_class(_CLASS)
         self.refresh()
 
     def _controls(self) -> list[Any]:
@@ -170,7 +176,10 @@ class Knobs(w.VBox):  # type: ignore[misc]
     def stop(self, wait: float = 0.0) -> bool:
         """Ask the real run to stop, wait up to ``wait`` seconds, and say whether none is left."""
         run = self._run
-        return run is None or run.stop(wait)
+        if run is None:
+            return True
+        self._say("Stopping.")
+        return run.stop(wait)
 
     def close(self) -> None:
         """Stop what runs, and take the panel away."""
