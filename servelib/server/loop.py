@@ -46,6 +46,7 @@ class Mailbox:
             yield item
             if item.finish_reason is not None:
                 return
+            await asyncio.sleep(0)  # reading a full mailbox never waits; the others get their turn here
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import pytest
 from servelib.engine.naive import NaiveEngine
 from servelib.errors import InvalidRequestError
 from servelib.model.scripted import ScriptedModel
-from servelib.request import FinishReason, Request, SamplingParams
-from servelib.server.loop import EngineLoop, EngineStoppedError
+from servelib.request import FinishReason, Request, SamplingParams, StepOutput
+from servelib.server.loop import EngineLoop, EngineStoppedError, Mailbox
 
 
 class BrokenEngine(NaiveEngine):
@@ -163,3 +163,20 @@ def test_before_the_start_and_after_a_second_start_it_says_what_is_wrong():
             started.start()
 
     run(NaiveEngine(ScriptedModel([7])), scenario)
+
+
+def test_reading_a_full_mailbox_leaves_the_others_their_turn():
+    order = []
+
+    async def reader(name):
+        mailbox = Mailbox()
+        for index in range(3):
+            mailbox.put(StepOutput(name, (), FinishReason.LENGTH if index == 2 else None))
+        async for output in mailbox:
+            order.append(output.request_id)
+
+    async def both():
+        await asyncio.gather(reader("a"), reader("b"))
+
+    asyncio.run(both())
+    assert order == ["a", "b"] * 3
