@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -170,6 +171,13 @@ def test_a_bad_argument_is_one_line_and_exit_code_2(arguments, named, capsys):
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("servelib")
     assert named in shown.err
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_2(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as caught:
+        main(["serve", "--port", str(taken.getsockname()[1])])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["bench", "sweep", "serve", "calibrate"])

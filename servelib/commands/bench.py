@@ -115,7 +115,8 @@ def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> i
             )
         except SweepError as error:
             points, complaint, broken = error.points, str(error), True
-    _write(points, options.json, single=single)
+    if points:
+        _write(points, options.json, single=single)
     if broken:
         print(f"servelib: error: {complaint}", file=sys.stderr)
         return EXIT_BROKEN

@@ -6,9 +6,9 @@ import argparse
 
 from servelib.clock import WallClock
 from servelib.commands.bench import reference_model
-from servelib.commands.options import Parser, add_engine, integer
+from servelib.commands.options import Parser, UsageError, add_engine, integer
+from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
-from servelib.spans import SpanLog
 
 HELP = """\
 Serve the reference model over HTTP, in OpenAI's format.
@@ -32,8 +32,14 @@ def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from servelib.server.run import serve  # here, so that the other commands need no web framework
+    # Imported here, so that the other commands need no web framework.
+    from servelib.server.run import BindError, serve
 
-    engine = make_engine(options.engine, reference_model(), WallClock(), SpanLog())
-    serve(engine, host=options.host, port=options.port)
+    def build() -> Engine:  # once the port is ours
+        return make_engine(options.engine, reference_model(), WallClock())
+
+    try:
+        serve(build, host=options.host, port=options.port)
+    except BindError as error:
+        raise UsageError(str(error)) from None
     return 0

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from servelib.harness.metrics import e2e, gaps, tpot, ttft
 from servelib.harness.stats import percentile
-
-if TYPE_CHECKING:
-    from servelib.harness.sweep import Point
+from servelib.harness.sweep import Point
 
 
 def compat(point: Point) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def compat(point: Point) -> dict[str, Any]:
         "total_input_tokens": tokens_in,
         "total_output_tokens": tokens_out,
         "request_throughput": rate(len(good)),
-        "request_goodput": _mean_rate(point),
+        "request_goodput": point.summary.goodput_per_second.value,
         "output_throughput": rate(tokens_out),
         "total_token_throughput": rate(tokens_in + tokens_out),
         "input_lens": [record.prompt_tokens for record in records],
@@ -55,10 +53,6 @@ def compat(point: Point) -> dict[str, Any]:
         **_statistics("itl", (gap for record in good for gap in gaps(record))),
         **_statistics("e2el", (e2e(record) for record in good)),
     }
-
-
-def _mean_rate(point: Point) -> float | None:
-    return point.summary.goodput_per_second.value
 
 
 def _statistics(name: str, values: Iterable[float | None]) -> dict[str, float | None]:

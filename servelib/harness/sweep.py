@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from servelib.clock import Clock, VirtualClock, WallClock
@@ -95,31 +95,36 @@ def sweep(
     virtual = clock == "virtual"
     new_clock = VirtualClock if virtual else WallClock
     traces = [[workload.trace(rate, run) for run in range(runs)] for rate in rates]
-    about = [
-        conditions(make_engine(new_clock()), row[0], runs=runs, slo=slo, virtual=virtual) for row in traces
-    ]
+    about: dict[int, Conditions] = {}
     seen: list[list[RunRecord]] = [[] for _ in rates]
     total = sum(len(trace.requests) for row in traces for trace in row)
     done = 0
 
     def points() -> list[Point]:
         return [
-            Point(rate, found, summarise(found, slo), facts)
-            for rate, found, facts in zip(rates, seen, about, strict=True)
-            if found
+            Point(rate, seen[i], summarise(seen[i], slo), replace(about[i], runs=len(seen[i])))
+            for i, rate in enumerate(rates)
+            if seen[i]
         ]
 
     if warmup and not virtual:
         wall = WallClock()
-        if drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop).interrupted:
+        try:
+            warm = drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop)
+        except RunError as error:
+            raise SweepError(f"while warming up, {error}", []) from error
+        if warm.interrupted:
             should_stop = _at_once  # the first run then holds every request, none of them sent
     try:
         for run in range(runs):
             upwards = range(len(rates))
             for i in upwards if run % 2 == 0 else reversed(upwards):
                 run_clock = new_clock()
+                engine = make_engine(run_clock)
+                if i not in about:
+                    about[i] = conditions(engine, traces[i][0], runs=runs, slo=slo, virtual=virtual)
                 record = drive(
-                    make_engine(run_clock),
+                    engine,
                     traces[i][run],
                     run_clock,
                     on_progress=shifted(on_progress, done, total),

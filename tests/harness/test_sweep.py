@@ -105,10 +105,10 @@ def test_undefined_in_some_runs_is_left_out_and_said():
     calls = iter(range(100))
 
     def breaks_in_the_second(clock):
-        call = next(calls)  # the first engine made only states the conditions
+        call = next(calls)
 
         def seconds(state):
-            if call == 2:
+            if call == 1:
                 raise ValueError("down")
             return 0.01
 
@@ -152,6 +152,7 @@ def test_stopping_keeps_what_was_measured():
     )
     assert [len(p.runs) for p in points] == [1, 2]  # up: 1, 2; down: 2, stopped in its middle
     assert points[1].summary.interrupted
+    assert [p.conditions.runs for p in points] == [1, 2]
     assert not points[0].summary.interrupted
     assert points[1].runs[1].requests[-1].outcome is Outcome.ABORTED
     assert progress[-1] == (10, 24)  # the two that were never sent have not ended
@@ -176,7 +177,7 @@ def test_a_broken_run_raises_with_everything_measured():
     made = iter(range(100))
     with pytest.raises(SweepError, match="on fire") as caught:
         measure(
-            lambda clock: Ghostly(ten_ms(clock), next(made) == 2), Workload(requests=2), 4.0, clock="virtual"
+            lambda clock: Ghostly(ten_ms(clock), next(made) == 1), Workload(requests=2), 4.0, clock="virtual"
         )
     assert [[r.outcome for r in run.requests] for run in caught.value.points[0].runs] == [
         [Outcome.OK, Outcome.OK],
@@ -201,6 +202,16 @@ def test_warm_up_runs_first_on_the_wall_clock_with_other_prompts_and_is_not_coun
     assert prompts[2:] == ours
     assert not set(prompts[:2]) & set(ours)
     assert point.summary.offered == 4
+
+
+def test_what_breaks_in_the_warm_up_breaks_the_measurement():
+    class Down(NaiveEngine):
+        def step(self):
+            raise RuntimeError("no weights")
+
+    with pytest.raises(SweepError, match="while warming up, .*no weights") as caught:
+        measure(lambda clock: Down(ScriptedModel([97]), clock=clock), Workload(requests=1), 4.0)
+    assert caught.value.points == []
 
 
 @pytest.mark.parametrize(
