@@ -209,7 +209,7 @@ def test_what_breaks_in_the_warm_up_breaks_the_measurement():
         def step(self):
             raise RuntimeError("no weights")
 
-    with pytest.raises(SweepError, match="while warming up, .*no weights") as caught:
+    with pytest.raises(SweepError, match=r"while warming up, .*no weights") as caught:
         measure(lambda clock: Down(ScriptedModel([97]), clock=clock), Workload(requests=1), 4.0)
     assert caught.value.points == []
 
