@@ -16,10 +16,10 @@ from servelib import request as core
 from servelib.clock import Clock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.server.answer import Answer, Job
-from servelib.server.errors import UnknownModelError, install_error_handlers
+from servelib.server.errors import RESPONSES, UnknownModelError, install_error_handlers
 from servelib.server.loop import EngineLoop
 from servelib.server.schema import ChatBody, CompletionBody, GenerationBody, renamed_fields
-from servelib.server.wire import ChatFormat, CompletionFormat
+from servelib.server.wire import ChatChoice, ChatFormat, CompletionChoice, CompletionFormat, Envelope
 from servelib.spans import Span, SpanLog, Stage, timed
 from servelib.text.chat import ChatTemplate, Message, encode_segments
 from servelib.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ def create_app(
     app.add_middleware(StampArrival, clock=service.clock)
     install_error_handlers(app)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses={200: {"model": Envelope[CompletionChoice]}, **RESPONSES})
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue a prompt."""
         request_id = service.receive(http, "cmpl", body)
@@ -76,7 +76,7 @@ def create_app(
         request = service.request(request_id, prompt_ids, body, default_max_tokens=16)
         return Answer(service.job(request, body, CompletionFormat))
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses={200: {"model": Envelope[ChatChoice]}, **RESPONSES})
     async def chat(body: ChatBody, http: Request) -> Response:
         """Answer a conversation."""
         request_id = service.receive(http, "chatcmpl", body)
@@ -94,7 +94,7 @@ def create_app(
         """The one model that is served."""
         return {"object": "list", "data": [service.model_card()]}
 
-    @app.get("/v1/models/{model_id:path}")
+    @app.get("/v1/models/{model_id:path}", responses=RESPONSES)
     async def model(model_id: str) -> dict[str, Any]:
         """What is known about the model."""
         service.check_model(model_id)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from servelib.errors import InvalidRequestError
@@ -19,6 +20,28 @@ from servelib.server.loop import EngineStoppedError
 from servelib.server.stream import GenerationError
 
 logger = logging.getLogger(__name__)
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong; ``param`` names the field at fault where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is not a 2xx."""
+
+    error: ErrorDetail
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The request cannot be served as it is"},
+    "5XX": {"model": ErrorBody, "description": "The server failed, or is going down"},
+}
+"""For the OpenAPI description of a route."""
 
 
 class UnknownModelError(LookupError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import signal
 import socket
 import sys
@@ -31,18 +33,20 @@ class BindError(OSError):
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises ``BindError``."""
+    if not 0 <= port <= 65535:
+        raise BindError(f"cannot listen on {host}:{port}: a port is a number from 0 to 65535")
     try:
-        if not 0 <= port <= 65535:
-            raise OverflowError("a port is a number from 0 to 65535")
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BindError(
-            f"cannot listen on {host}:{port}: {reason.lower()}; stop what uses it, or choose another --port"
-        ) from error
+    except OSError as error:
+        hint = "choose another --host or --port"
+        if error.errno == errno.EADDRINUSE:
+            hint = "stop what uses it, or choose another --port"
+        # Name look-ups have codes and words of their own, all below zero.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise BindError(f"cannot listen on {host}:{port}: {str(reason).lower()}; {hint}") from error
 
 
 def url_of(listener: socket.socket) -> str:

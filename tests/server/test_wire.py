@@ -1,6 +1,7 @@
 """The bytes on the wire."""
 
 import json
+import urllib.request
 
 from serving import CHAT, COMPLETION, ids, serving
 
@@ -60,8 +61,6 @@ def test_newlines_and_separators_in_the_text_do_not_break_the_events():
 
 
 def test_the_head_of_a_stream_tells_proxies_not_to_wait(hello):
-    import urllib.request
-
     body = json.dumps({**COMPLETION, "stream": True}).encode()
     request = urllib.request.Request(
         hello.url + "/v1/completions", body, {"content-type": "application/json"}
@@ -70,3 +69,11 @@ def test_the_head_of_a_stream_tells_proxies_not_to_wait(hello):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert response.headers["cache-control"] == "no-cache"
         response.read()
+
+
+def test_the_api_describes_itself_and_promises_no_422(hello):
+    status, raw = hello.fetch("/openapi.json")
+    described = json.loads(raw)
+    assert status == 200
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        assert set(described["paths"][path]["post"]["responses"]) == {"200", "4XX", "5XX"}
