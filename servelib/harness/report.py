@@ -181,7 +181,8 @@ def _notes(points: Sequence[Point]) -> list[str]:
     else:
         lines.append("One run; in brackets, the order-statistic 95 % interval of a percentile.")
     for column in COLUMNS:
-        said = {note for point in points if (note := point.summary.estimates()[column.name].note)}
+        found = [point.summary.estimates()[column.name] for point in points]
+        said = {e.note for e in found if e.note and e.value is not None}  # where there is none, - says it
         lines += [f"* {column.heading.rsplit(' ', 1)[0]}: {note}." for note in sorted(said)]
     failures = [f"{n} {kind} at {p.rate:.4g}/s" for p in points for kind, n in p.summary.failures.items()]
     if failures:

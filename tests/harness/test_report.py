@@ -126,6 +126,7 @@ def test_the_table_shows_failures_and_never_a_false_zero():
     text = text_table([point(broken=True)])
     assert "Failed: 15 stream_error at 4/s." in text
     assert text.splitlines()[2].split()[1:6] == ["-"] * 5
+    assert "*" not in text
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
