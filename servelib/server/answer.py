@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from servelib.clock import Clock
 from servelib.request import Request
 from servelib.server.errors import error_body
-from servelib.server.loop import EngineLoop
+from servelib.server.loop import EngineLoop, EngineStoppedError
 from servelib.server.stream import Fragment, fragments, joined
 from servelib.server.wire import Format
 from servelib.spans import SpanLog, Stage, timed
@@ -86,7 +86,9 @@ class Answer(Response):
         except Exception as error:
             if not begun:
                 raise
-            logger.error("%s failed mid-stream: %s", job.request.request_id, error)
+            # A stop or a death of the engine concerns every stream and is logged where it happens.
+            level = logging.INFO if isinstance(error, EngineStoppedError) else logging.ERROR
+            logger.log(level, "%s failed mid-stream: %s", job.request.request_id, error)
             event = b"data: " + error_body(error)[1] + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
