@@ -1,4 +1,4 @@
-"""Make the site whole without a network: plotly.js from the installed wheel, MathJax from book/vendor."""
+"""Make the site whole without a network: plotly.js from the installed wheel, and a front door."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import shutil
 from pathlib import Path
 
 import plotly
+
+# The first page lives under book/; a bare redirect without an icon makes browsers ask for favicon.ico.
+_FRONT_DOOR = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url=book/index.html">
+<title>Serving Tokens</title>
+<link rel="icon" href="_static/favicon.svg">
+<h1>Serving Tokens</h1>
+<p><a href="book/index.html">To the book</a></p>
+</html>
+"""
 
 
 def _copy(app, exception) -> None:
@@ -15,6 +27,7 @@ def _copy(app, exception) -> None:
     target = Path(app.outdir) / "_static" / "vendor" / "plotly.min.js"
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+    (Path(app.outdir) / "index.html").write_text(_FRONT_DOOR)
 
 
 def setup(app) -> dict[str, bool]:

@@ -6,7 +6,7 @@
   const root = document.documentElement;
   const narrow = matchMedia("(max-width: 600px)");
   const touch = matchMedia("(pointer: coarse)");
-  const drawn = new Map(); // element -> { figure, host, frame }
+  const figures = new Map(); // element -> { figure, host, frame }
   let loading;
 
   const load = () => loading ??= new Promise((resolve, reject) => {
@@ -54,7 +54,7 @@
   };
 
   const render = (element) => {
-    const { figure, host, frame } = drawn.get(element);
+    const { figure, host, frame } = figures.get(element);
     const shown = figure.frames?.[frame];
     const traces = shown?.traces ?? shown?.data?.map((_, index) => index) ?? [];
     const data = structuredClone(figure.data);
@@ -67,7 +67,7 @@
 
   // A native range input: keyboard, touch and screen readers work as they do everywhere else.
   const control = (element, number) => {
-    const state = drawn.get(element), { frames, layout } = state.figure;
+    const state = figures.get(element), { frames, layout } = state.figure;
     const box = document.createElement("div"), label = document.createElement("label");
     const input = document.createElement("input"), output = document.createElement("output");
     box.className = "sl-control";
@@ -83,29 +83,35 @@
       output.textContent = frames[state.frame].name;
       input.setAttribute("aria-valuetext", frames[state.frame].name);
     };
-    input.addEventListener("input", () => { show(); render(element); });
+    input.addEventListener("input", () => { show(); if (element.dataset.drawn) render(element); });
     show();
     box.append(label, input, output);
     element.before(box);
   };
 
-  const draw = async (element) => {
-    if (drawn.has(element)) return;
+  // The control stands from the start, so that nothing moves when the figure is drawn.
+  const prepare = (element, number) => {
     const figure = JSON.parse(element.querySelector("script").textContent);
     const host = document.createElement("div");
-    drawn.set(element, { figure, host, frame: figure.layout.meta?.control?.initial ?? 0 });
-    if (figure.frames?.length) control(element, drawn.size);
-    await load();
+    figures.set(element, { figure, host, frame: figure.layout.meta?.control?.initial ?? 0 });
+    if (figure.frames?.length) control(element, number);
+  };
+
+  const draw = async (element) => {
+    const { host } = figures.get(element);
+    if (host.isConnected) return;
     element.append(host);
+    await load();
     await render(element);
     element.dataset.drawn = "true";
   };
 
-  const redraw = () => drawn.forEach((state, element) => { if (state.host.isConnected) render(element); });
+  const redraw = () => figures.forEach((_, element) => { if (element.dataset.drawn) render(element); });
 
   document.addEventListener("DOMContentLoaded", () => {
     const all = [...document.querySelectorAll(".sl-plot")];
     if (!all.length) return;
+    all.forEach(prepare);
     const near = new IntersectionObserver((entries) => entries.forEach((entry) => {
       if (entry.isIntersecting) { near.unobserve(entry.target); draw(entry.target); }
     }), { rootMargin: "400px" });
