@@ -136,9 +136,9 @@ class Knobs(w.VBox):  # type: ignore[misc]
             settings = self.settings
             now = self._curves.at(settings)
             self.headline.value = f'<div role="status">{describe(settings, now)}</div>'
+            self._offer = f"Run it for real (about {duration(now.window * self._n_runs)})"
             if not self.running:
-                wait = duration(now.window * self._n_runs)
-                self.run_button.description = f"Run it for real (about {wait})"
+                self.run_button.description = self._offer
             points = [
                 (rate, summarise(runs, settings.slo))
                 for traffic, rate, runs in self._measured
@@ -202,6 +202,7 @@ class Knobs(w.VBox):  # type: ignore[misc]
         with self._lock:
             self._run = None
             self.run_button.disabled, self.stop_button.disabled = False, True
+            self.run_button.description = self._offer
             self.progress.layout.visibility = "hidden"
             self.error = error
             whole = [run for run in point.runs if not run.interrupted] if point else []
@@ -212,7 +213,7 @@ class Knobs(w.VBox):  # type: ignore[misc]
             else:
                 self._measured.append((settings.traffic, settings.rate, whole))
                 self._say(describe_measured(settings, summarise(whole, settings.slo), len(whole)))
-            self._moved(None)
+                self._moved(None)
 
     def _say(self, text: str, *, alert: bool = False) -> None:
         role = "alert" if alert else "status"

@@ -181,6 +181,7 @@ def test_two_clicks_start_one_run_and_stop_stops_it():
     gate.opened.set()
     finish(panel)
     assert "Stopped before one run was whole" in panel.status.value
+    assert panel.run_button.description.startswith("Run it for real (about ")
     assert list(panel.figure.widget.data[2].x) == []
 
 
