@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import UTC, datetime
 
 from servelib.clock import WallClock
@@ -16,6 +17,8 @@ from servelib.harness.report import to_json, write_text
 from servelib.harness.trace import REFERENCE_WORKLOAD
 from servelib.sim.cost import COEFFICIENTS
 from servelib.spans import SpanLog
+
+TRUSTED_ERROR = 0.20  # beyond it, the machine was doing something else meanwhile
 
 HELP = """\
 Fit the step cost that --clock virtual charges: run every engine live, one step at a time, and
@@ -62,6 +65,11 @@ def _run(options: argparse.Namespace) -> int:
         f"error on {found.held_out} held-out steps: median {found.median_error:.1%}, "
         f"p90 {found.p90_error:.1%}, of their total time {found.total_error:+.1%}"
     )
+    if max(found.median_error, abs(found.total_error)) > TRUSTED_ERROR:
+        print(
+            f"servelib calibrate: error above {TRUSTED_ERROR:.0%}: busy machine? run it again",
+            file=sys.stderr,
+        )
     if options.json is not None:
         content = {
             **{name: getattr(found.cost, name) for name in COEFFICIENTS},
