@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     if max(found.median_error, abs(found.total_error)) > TRUSTED_ERROR:
         print(
-            f"servelib calibrate: error above {TRUSTED_ERROR:.0%}: busy machine? run it again",
+            f"servelib calibrate: error above {TRUSTED_ERROR:.0%}; try on a quieter machine",
             file=sys.stderr,
         )
     if options.json is not None:
