@@ -17,7 +17,7 @@ class FigureError(ValueError):
     """A figure that not every reader could use, refused before it is shown."""
 
 
-class BookRenderer(MimetypeRenderer):
+class BookRenderer(MimetypeRenderer):  # type: ignore[misc]  # plotly is untyped
     """Render a figure as a labelled ``<div>`` that holds it as JSON, for ``book/_static/plots.js`` to draw.
 
     The figure's ``layout.meta`` is a mapping: ``alt`` (required) is what a screen reader says in its
@@ -39,7 +39,7 @@ class BookRenderer(MimetypeRenderer):
         }
 
 
-class LabRenderer(MimetypeRenderer):
+class LabRenderer(MimetypeRenderer):  # type: ignore[misc]
     """Render for a live notebook: plotly's own type, with a slider where the page has a range input."""
 
     def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, Any]:
