@@ -28,6 +28,8 @@ setup: $(INSTALLED) ## create .venv and install what requirements.txt pins
 
 book: $(INSTALLED) ## execute the notebooks, build the pages, print the file to open
 	@# A warning fails the build, but sphinx would not repeat it for a page it has read: forget what it read.
+	@# Pages that are no longer part of the book would stay: write them all afresh, which takes a second.
+	@rm -rf _build/html
 	@$(BIN)/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; exit 1; }
 	@$(BIN)/python -c "from pathlib import Path; print('\nOpen', Path('$(SITE)').resolve().as_uri())"
 
