@@ -62,7 +62,7 @@ def tiny_model(monkeypatch):
     """A real model small enough to run thousands of steps a second."""
     model = TinyGPT(replace(REFERENCE, width=8, layers=1, heads=2, kv_heads=1, head_size=4, ffn_size=8))
     for command in (bench, calibrate):
-        monkeypatch.setattr(command, "reference_model", lambda: model)
+        monkeypatch.setattr(command, "reference_model", lambda threads: model)
 
 
 @pytest.mark.usefixtures("tiny_model")

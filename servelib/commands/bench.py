@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from servelib.clock import Clock, VirtualClock
+from servelib.commands.model import add_threads, reference_model
 from servelib.commands.options import (
     Parser,
     UsageError,
@@ -19,7 +20,7 @@ from servelib.commands.options import (
     rates,
 )
 from servelib.commands.progress import progress_bar
-from servelib.engine.protocol import Engine, Model
+from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
@@ -92,6 +93,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         default="wall",
         help="run the model, or predict its step times (default: wall)",
     )
+    add_threads(parser)
     add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
     add("--json", type=output_file, metavar="FILE", help="write summary and every record here")
 
@@ -155,12 +157,5 @@ def _virtual_engine(options: argparse.Namespace) -> MakeEngine:
 def _live_engine(options: argparse.Namespace) -> MakeEngine:
     if options.cost is not None:
         raise UsageError("--cost needs --clock virtual: a live run takes the time it takes")
-    model = reference_model()
+    model = reference_model(options.threads)
     return lambda clock: make_engine(options.engine, model, clock)
-
-
-def reference_model() -> Model:
-    """The reference model, built from its seed."""
-    from servelib.model.tinygpt import TinyGPT  # here, so that virtual time starts without torch
-
-    return TinyGPT(REFERENCE)

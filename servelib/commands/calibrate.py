@@ -7,11 +7,12 @@ import sys
 from datetime import UTC, datetime
 
 from servelib.clock import WallClock
-from servelib.commands.bench import EXIT_INTERRUPTED, reference_model
+from servelib.commands.bench import EXIT_INTERRUPTED
+from servelib.commands.model import add_threads, reference_model
 from servelib.commands.options import Parser, integer, output_file
 from servelib.commands.progress import progress_bar
 from servelib.engine.registry import ENGINES, make_engine
-from servelib.harness.conditions import machine, torch_version
+from servelib.harness.conditions import machine, torch_in_use
 from servelib.harness.drive import drive, shifted
 from servelib.harness.report import to_json, write_text
 from servelib.harness.trace import REFERENCE_WORKLOAD
@@ -36,6 +37,7 @@ def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--requests", type=integer(8), default=32, metavar="N", help="for each engine (default: %(default)s)"
     )
+    add_threads(parser)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the cost here, for --cost")
     parser.set_defaults(parser=parser, run=_run)
 
@@ -43,7 +45,7 @@ def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
 def _run(options: argparse.Namespace) -> int:
     from servelib.sim.fit import fit, samples_from  # here: only a fit needs numpy and scipy
 
-    model, clock, samples = reference_model(), WallClock(), []
+    model, clock, samples = reference_model(options.threads), WallClock(), []
     trace = REFERENCE_WORKLOAD.warmup(options.requests)
     total = len(ENGINES) * len(trace.requests)
     drive(make_engine("naive", model, clock), REFERENCE_WORKLOAD.warmup(2), clock)  # first calls are slow
@@ -55,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             if run.interrupted:
                 return EXIT_INTERRUPTED
             samples += samples_from(spans.spans(), prefix=f"{name}:")
-    where = f"{machine()}, torch {torch_version()}"
+    where = f"{machine()}, torch {torch_in_use()}"
     moment = datetime.now(UTC).isoformat(timespec="seconds")
     found = fit(samples, provenance=f"step cost fitted on {where}, {moment[:10]}")
     print(f"{found.samples} steps of {total} requests, engines {', '.join(ENGINES)}; {where}")
@@ -75,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
             **{name: getattr(found.cost, name) for name in COEFFICIENTS},
             "provenance": found.cost.provenance,
             "machine": machine(),
-            "torch": torch_version(),
+            "torch": torch_in_use(),
             "measured": moment,
             "command": f"servelib calibrate --requests {options.requests}",
             "samples": found.samples,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from servelib.clock import WallClock
-from servelib.commands.bench import reference_model
+from servelib.commands.model import add_threads, reference_model
 from servelib.commands.options import Parser, UsageError, add_engine, integer
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
@@ -28,6 +28,7 @@ def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--port", type=integer(0, 65535), default=8000, help="0 takes a free one (default: %(default)s)"
     )
+    add_threads(parser)
     parser.set_defaults(parser=parser, run=_run)
 
 
@@ -36,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     from servelib.server.run import BindError, serve
 
     def build() -> Engine:  # once the port is ours
-        return make_engine(options.engine, reference_model(), WallClock())
+        return make_engine(options.engine, reference_model(options.threads), WallClock())
 
     try:
         serve(build, host=options.host, port=options.port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -37,7 +38,7 @@ class Conditions:
     engine: str
     clock: str
     machine: str | None
-    torch: str | None
+    torch: str | None  # its version, and how many threads it computes with
     cost: str | None
     arrivals: str
     prompt: str
@@ -104,7 +105,7 @@ def conditions(
         engine=engine.name,
         clock="virtual" if virtual else "wall",
         machine=None if virtual else machine(),
-        torch=None if virtual else torch_version(),
+        torch=None if virtual else torch_in_use(),
         cost=engine.model.provenance if virtual and isinstance(engine.model, Predicted) else None,
         arrivals=trace.arrivals,
         prompt=trace.prompt,
@@ -126,12 +127,20 @@ def machine() -> str:
     return f"{count}x {platform.machine()} CPU"
 
 
-def torch_version() -> str | None:
-    """The installed torch, read without importing it; None where there is none."""
+def torch_in_use() -> str | None:
+    """The installed torch and its threads, such as ``2.13.0+cpu, 1 thread``; None where there is none.
+
+    Torch is never imported for this: before somebody else has, it has no threads to speak of.
+    """
     try:
-        return version("torch")
+        found = version("torch")
     except PackageNotFoundError:
         return None
+    loaded = sys.modules.get("torch")
+    if loaded is None:
+        return found
+    threads = loaded.get_num_threads()
+    return f"{found}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _rates(rates: tuple[float, ...]) -> str:

@@ -76,16 +76,24 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
 
 
 def stages(spans: Sequence[Span], *, caption: str, note: str = "") -> Table:
-    """One row a stage: how often it was visited, how long it took in all, its share of the whole."""
-    whole = max(span.end for span in spans) - min(span.start for span in spans)
+    """One row a stage: how often it was visited, how long it took in all, its share of the whole.
+
+    Stages overlap: while one fragment is streamed, the engine is at the next token. So shares may
+    add up to more than 1; the last row is the time in which no stage ran.
+    """
+    begin = min(span.start for span in spans)
+    whole = max(span.end for span in spans) - begin
     rows = []
-    spent = 0.0
     for stage in Stage:
         of_stage = [span.seconds for span in spans if span.stage is stage]
-        spent += sum(of_stage)
-        share = sum(of_stage) / whole
-        rows.append([stage.value, f"{len(of_stage)}", f"{1e3 * sum(of_stage):.3f}", f"{share:.1%}"])
-    rows.append(["between stages", "", f"{1e3 * (whole - spent):.3f}", f"{1 - spent / whole:.1%}"])
+        rows.append(
+            [stage.value, f"{len(of_stage)}", f"{1e3 * sum(of_stage):.3f}", f"{sum(of_stage) / whole:.1%}"]
+        )
+    idle, covered = 0.0, begin
+    for span in sorted(spans, key=lambda span: span.start):
+        idle += max(0.0, span.start - covered)
+        covered = max(covered, span.end)
+    rows.append(["no stage", "", f"{1e3 * idle:.3f}", f"{idle / whole:.1%}"])
     return Table(("stage", "visits", "total ms", "share"), rows, caption, note)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -25,7 +26,7 @@ def about(*, runs: int = 1, rate: float = 4.0, virtual: bool = False):
 
 def test_the_line_of_a_live_run(monkeypatch):
     monkeypatch.setattr(module, "machine", lambda: "2x x86_64 CPU")
-    monkeypatch.setattr(module, "torch_version", lambda: "2.13.0+cpu")
+    monkeypatch.setattr(module, "torch_in_use", lambda: "2.13.0+cpu")
     assert about(runs=3).line() == (
         "Conditions: TinyGPT (reference, random weights) (5,838,080 params), naive engine, 2x x86_64 CPU, "
         "torch 2.13.0+cpu, poisson, prompt 32-96, output 16-48, seeds 7-9, arrival rate 4.0/s, "
@@ -63,3 +64,13 @@ def test_the_dictionary_holds_every_seed_and_the_line():
     assert found["seeds"] == [7, 8, 9]
     assert found["slo"] == {"ttft": 1.0, "gap": 0.05}
     assert found["line"] == about(runs=3).line()
+
+
+def test_torch_is_named_with_its_threads_once_somebody_has_loaded_it(monkeypatch):
+    monkeypatch.setattr(module, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(get_num_threads=lambda: 1))
+    assert module.torch_in_use() == "2.13.0+cpu, 1 thread"
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(get_num_threads=lambda: 8))
+    assert module.torch_in_use() == "2.13.0+cpu, 8 threads"
+    monkeypatch.delitem(sys.modules, "torch")
+    assert module.torch_in_use() == "2.13.0+cpu"
