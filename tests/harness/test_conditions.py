@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 from servelib.clock import VirtualClock
 from servelib.engine.naive import NaiveEngine
