@@ -40,7 +40,8 @@ def base_layout(*, alt: str, height: int, **more: Any) -> dict[str, Any]:
 def timeline(spans: Sequence[Span], *, alt: str) -> go.Figure:
     """One request's stages as bars on a time axis: a row a stage, from the first byte to the last.
 
-    Orange rows run the model; the total of each row stands at its right end.
+    Orange rows run the model; the total of each row stands at its right end. Every second bar of a
+    row is paler, so that neighbours are told apart.
     """
     begin = min(span.start for span in spans)
     total = max(span.end for span in spans) - begin
@@ -57,7 +58,11 @@ def timeline(spans: Sequence[Span], *, alt: str) -> go.Figure:
             x=[1e3 * span.seconds for span in of_stage],
             y=[stage.value] * len(of_stage),
             orientation="h",
-            marker={"color": colour, "line": {"color": colour, "width": 1}},
+            marker={
+                "color": colour,
+                "opacity": [1.0 if i % 2 == 0 else 0.6 for i in range(len(of_stage))],
+                "line": {"color": colour, "width": 1},
+            },
             hovertemplate=f"{stage.value}<br>from %{{base:.2f}} ms, %{{x:.3f}} ms<extra></extra>",
             showlegend=False,
         )
@@ -66,7 +71,7 @@ def timeline(spans: Sequence[Span], *, alt: str) -> go.Figure:
             text=f"{1e3 * seconds:.2f} ms", showarrow=False,
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", ticks="", automargin=True)
-    fig.update_xaxes(title="milliseconds since the server saw the request", range=[0, 1e3 * total * 1.22])
+    fig.update_xaxes(title="milliseconds since the server saw the request", range=[0, 1e3 * total * 1.3])
     fig.update_layout(barmode="overlay", bargap=0.35)
     return fig
 

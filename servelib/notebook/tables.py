@@ -10,8 +10,6 @@ from servelib.harness.stats import Estimate
 from servelib.harness.sweep import Point
 from servelib.spans import Span, Stage
 
-Cell = str | float | int | None
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -25,6 +23,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str
     note: str = ""
+    words: bool = False
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{_lines(header)}</th>' for header in self.headers)
@@ -38,7 +37,7 @@ class Table:
         note = f'<p class="sl-conditions">{html.escape(self.note)}</p>' if self.note else ""
         # tabindex: a table wider than the screen scrolls, and must do so by keyboard too.
         return (
-            f'<div class="sl-table" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
+            f'<div class="sl-table{" sl-words" if self.words else ""}" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
             f"<table><caption>{html.escape(self.caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
         )
@@ -51,28 +50,31 @@ class Table:
 
 
 def results(points: Sequence[Point], *, caption: str) -> Table:
-    """One row an arrival rate: latency, output rate, goodput, counts; the conditions line below."""
-    headers = (
-        "arrival rate\nreq/s", "TTFT p50\ns", "TTFT p95\ns", "TTFT p99\ns", "gap p50\nms", "gap p99\nms",
-        "output rate\ntokens/s", "goodput\nreq/s", "goodput\nfraction", "completed", "failed",
-    )  # fmt: skip
-    rows = []
-    for point in points:
-        s = point.summary
-        rows.append(
-            [
-                f"{point.rate:g}",
-                *(_estimate(e, 2) for e in (s.ttft_p50, s.ttft_p95, s.ttft_p99)),
-                *(_estimate(e, 1, 1e3) for e in (s.gap_p50, s.gap_p99)),
-                _estimate(s.output_tokens_per_second, 0),
-                _estimate(s.goodput_per_second, 2),
-                _estimate(s.goodput_fraction, 2),
-                f"{s.completed}",
-                f"{s.failed}",
-            ]
-        )
+    """One column an arrival rate, one row a metric, so that three rates fit a phone.
+
+    Under each value stands its interval; under the table, the conditions line.
+    """
+    rows = [
+        [label, *(_estimate(getattr(point.summary, name), digits, scale) for point in points)]
+        for name, label, digits, scale in _METRICS
+    ]
+    for name in ("completed", "failed"):
+        rows.append([f"{name}\nrequests", *(f"{getattr(point.summary, name)}" for point in points)])
+    headers = ("arrival rate", *(f"{point.rate:g} req/s" for point in points))
     rates = tuple(point.rate for point in points)
     return Table(headers, rows, caption, points[0].conditions.over(rates).line() if points else "")
+
+
+_METRICS = (  # name, label and unit, digits, factor from seconds
+    ("ttft_p50", "TTFT p50\ns", 3, 1.0),
+    ("ttft_p95", "TTFT p95\ns", 3, 1.0),
+    ("ttft_p99", "TTFT p99\ns", 3, 1.0),
+    ("gap_p50", "gap p50\nms", 1, 1e3),
+    ("gap_p99", "gap p99\nms", 1, 1e3),
+    ("output_tokens_per_second", "output rate\ntokens/s", 1, 1.0),
+    ("goodput_per_second", "goodput\nreq/s", 2, 1.0),
+    ("goodput_fraction", "goodput\nfraction", 2, 1.0),
+)
 
 
 def stages(spans: Sequence[Span], *, caption: str, note: str = "") -> Table:
