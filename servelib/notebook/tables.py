@@ -36,8 +36,9 @@ class Table:
         )
         note = f'<p class="sl-conditions">{html.escape(self.note)}</p>' if self.note else ""
         # tabindex: a table wider than the screen scrolls, and must do so by keyboard too.
+        kind = "sl-table sl-words" if self.words else "sl-table"
         return (
-            f'<div class="sl-table{" sl-words" if self.words else ""}" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
+            f'<div class="{kind}" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
             f"<table><caption>{html.escape(self.caption)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
         )
