@@ -13,6 +13,7 @@ from servelib.clock import Clock
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
+from servelib.harness.selfcheck import DriverMeter
 from servelib.harness.trace import Trace, TraceRequest
 from servelib.request import FinishReason, Request, SamplingParams, StepOutput
 
@@ -79,13 +80,14 @@ class _Run:
         self.live: dict[str, RequestRecord] = {}
         self.ended = 0
         self.interrupted = False
+        self.meter = DriverMeter()
         self.start = clock.now()
 
     def now(self) -> float:
         return self.clock.now() - self.start
 
     def loop(self, should_stop: Callable[[], bool] | None) -> None:
-        engine, clock, start = self.engine, self.clock, self.start
+        engine, clock, start, meter = self.engine, self.clock, self.start, self.meter
         schedule = self.trace.requests
         total, sent, empty_steps = len(schedule), 0, 0
         while sent < total or self.live:
@@ -96,8 +98,11 @@ class _Run:
                 self.hand_over(schedule[sent], self.records[sent])
                 sent += 1
             if engine.has_work:
+                before = clock.now() - start
                 outputs = engine.step()
                 now = clock.now() - start
+                meter.engine += now - before
+                meter.free = now
                 for output in outputs:
                     self.take(output, now)
                 empty_steps = 0 if outputs else empty_steps + 1
@@ -106,12 +111,14 @@ class _Run:
             elif self.live:  # the engine forgot them: their streams ended without an end
                 self.close(Outcome.TRUNCATED, "the engine has no more work but never finished this request")
             elif sent < total:
-                due = start + schedule[sent].scheduled
-                clock.sleep_until(due if clock.is_virtual else min(due, clock.now() + NAP))
+                due, before = start + schedule[sent].scheduled, clock.now()
+                clock.sleep_until(due if clock.is_virtual else min(due, before + NAP))
+                meter.idle += min(due, clock.now()) - before  # waking late is not waiting
 
     def hand_over(self, wanted: TraceRequest, record: RequestRecord) -> None:
         sampling = SamplingParams(max_tokens=wanted.output_tokens, ignore_eos=True)
         record.sent = self.now()
+        self.meter.lags.append(record.sent - max(record.scheduled, self.meter.free))
         try:
             self.engine.add_request(Request(wanted.request_id, wanted.prompt_ids, sampling))
         except InvalidRequestError as error:
@@ -164,6 +171,6 @@ class _Run:
             if record.outcome is None:  # never handed over, because the run ended first
                 record.outcome, record.error = Outcome.ABORTED, "the run ended before its turn"
         ends = [record.end for record in self.records if record.end is not None]
-        return RunRecord(
-            self.trace.seed, self.trace.hash, self.records, max(ends, default=0.0), self.interrupted
-        )
+        duration = max(ends, default=0.0)
+        judged = None if self.clock.is_virtual else self.meter.verdict(duration)
+        return RunRecord(self.trace.seed, self.trace.hash, self.records, duration, self.interrupted, judged)

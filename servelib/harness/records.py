@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from servelib.harness.selfcheck import SelfCheck
+
 
 class Outcome(enum.Enum):
     """How a request ended, seen from the caller. All but OK are failures and stay in the count."""
@@ -24,7 +26,9 @@ class RequestRecord:
     """One request. Times are seconds since the start of the run, on the run's one clock.
 
     ``events`` holds (time, tokens) for each moment at which tokens arrived. ``sent`` is None for a
-    request that was never handed over, ``outcome`` None for one still in flight.
+    request that was never handed over, ``outcome`` None for one still in flight. ``tokens_from`` says
+    who counted the tokens (the engine; over HTTP ``usage``, a tokenizer, or the chunks), ``tokens_note``
+    what about the count was assumed or does not add up.
     """
 
     request_id: str
@@ -36,6 +40,8 @@ class RequestRecord:
     end: float | None = None
     outcome: Outcome | None = None
     error: str | None = None
+    tokens_from: str = "engine"
+    tokens_note: str | None = None
 
     @property
     def output_tokens(self) -> int:
@@ -52,7 +58,8 @@ class RequestRecord:
 class RunRecord:
     """One run of one trace: its records in arrival order, and whether it was stopped early.
 
-    ``duration`` is the time from the start of the run (trace time 0) to its last event.
+    ``duration`` is the time from the start of the run (trace time 0) to its last event. ``self_check``
+    is what the run showed of the harness; None in virtual time.
     """
 
     seed: int
@@ -60,3 +67,4 @@ class RunRecord:
     requests: list[RequestRecord]
     duration: float = 0.0
     interrupted: bool = False
+    self_check: SelfCheck | None = None
