@@ -8,94 +8,32 @@ library is used, and each law is written out, so every machine draws the same tr
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
-from servelib.errors import InvalidRequestError, check_float, check_int
+from servelib.errors import InvalidRequestError, check_int
+from servelib.harness.arrivals import Arrivals, AtOnce, Poisson
+from servelib.harness.lengths import Lengths, Uniform
 
+__all__ = [
+    "PRINTABLE_ASCII",
+    "REFERENCE_WORKLOAD",
+    "Arrivals",
+    "Lengths",
+    "Poisson",
+    "SharedPrefix",
+    "Trace",
+    "TraceRequest",
+    "Uniform",
+    "Workload",
+    "make_trace",
+]
+
+REFERENCE_PROMPT, REFERENCE_OUTPUT = Uniform(32, 96), Uniform(16, 48)
 PRINTABLE_ASCII = range(32, 127)
 """Token ids of a drawn prompt: one byte, one token, one character, so a prompt is also exact text."""
-
-
-class Arrivals(Protocol):
-    """When requests come. ``label`` is how a conditions line names the law."""
-
-    @property
-    def label(self) -> str:
-        """The law's name in tables and conditions."""
-        ...
-
-    def times(self, n: int, rng: random.Random) -> list[float]:
-        """``n`` times in seconds from the start of the run, never falling."""
-        ...
-
-
-class Lengths(Protocol):
-    """How long prompts or outputs are. ``label`` is how a conditions line names the law."""
-
-    @property
-    def label(self) -> str:
-        """The law's name in tables and conditions."""
-        ...
-
-    def draw(self, n: int, rng: random.Random) -> list[int]:
-        """``n`` lengths in tokens, each at least 1."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Poisson:
-    """Independent arrivals at ``rate`` requests/s: exponential gaps, the first one included.
-
-    The same unit gaps are divided by the rate: another rate stretches the schedule, nothing else.
-    Raises ``InvalidRequestError`` on a rate that is not finite and above 0.
-    """
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        check_float("rate", self.rate, 0.0, low_open=True)
-
-    @property
-    def label(self) -> str:
-        """The law's name in tables and conditions."""
-        return "poisson"
-
-    def times(self, n: int, rng: random.Random) -> list[float]:
-        """``n`` arrival times in seconds."""
-        times, unit_time = [], 0.0
-        for _ in range(n):
-            unit_time -= math.log(1.0 - rng.random())  # random() is below 1, so the log is finite
-            times.append(unit_time / self.rate)
-        return times
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Every length from ``low`` to ``high``, both included, equally likely.
-
-    Raises ``InvalidRequestError`` unless 1 <= low <= high.
-    """
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        check_int("length", self.low, 1)
-        check_int("length", self.high, self.low)
-
-    @property
-    def label(self) -> str:
-        """Written ``low-high``."""
-        return f"{self.low}-{self.high}"
-
-    def draw(self, n: int, rng: random.Random) -> list[int]:
-        """``n`` lengths in tokens."""
-        return [rng.randint(self.low, self.high) for _ in range(n)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +67,26 @@ class Trace:
         return digest.hexdigest()[:12]
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """``tokens`` in front of every prompt, the same in all of a group; the group is drawn evenly.
+
+    They come on top of the drawn prompt, which stays as it is without them.
+    """
+
+    tokens: int
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        check_int("prefix tokens", self.tokens, 1)
+        check_int("prefix groups", self.groups, 1)
+
+    @property
+    def label(self) -> str:
+        """How a conditions line names it."""
+        return f"{self.tokens} shared" + (f" in {self.groups} groups" if self.groups > 1 else "")
+
+
 Body = tuple[str, tuple[int, ...], int]  # request id, prompt ids, output tokens
 
 
@@ -136,13 +94,15 @@ def make_trace(
     arrivals: Arrivals,
     n: int,
     *,
-    prompt: Lengths = Uniform(32, 96),
-    output: Lengths = Uniform(16, 48),
+    prompt: Lengths = REFERENCE_PROMPT,
+    output: Lengths = REFERENCE_OUTPUT,
     seed: int = 7,
     token_ids: Sequence[int] = PRINTABLE_ASCII,
+    shared_prefix: SharedPrefix | None = None,
 ) -> Trace:
     """Draw ``n`` requests. Raises ``InvalidRequestError`` on ``n`` below 1 or a seed not an integer."""
-    return _at(arrivals, _bodies(n, prompt, output, seed, token_ids), prompt, output, seed)
+    bodies = _bodies(n, prompt, output, seed, token_ids, shared_prefix)
+    return _at(arrivals, bodies, _prompt_label(prompt, shared_prefix), output.label, seed)
 
 
 @dataclass(frozen=True)
@@ -153,11 +113,12 @@ class Workload:
     ``arrivals`` makes the law from a rate. Raises ``InvalidRequestError`` on a bad value.
     """
 
-    prompt: Lengths = Uniform(32, 96)
-    output: Lengths = Uniform(16, 48)
+    prompt: Lengths = REFERENCE_PROMPT
+    output: Lengths = REFERENCE_OUTPUT
     requests: int = 24
     seed: int = 7
     arrivals: Callable[[float], Arrivals] = Poisson
+    shared_prefix: SharedPrefix | None = None
     _drawn: dict[int, list[Body]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -169,50 +130,71 @@ class Workload:
         check_int("run", run, 0)
         seed = self.seed + run
         if run not in self._drawn:
-            self._drawn[run] = _bodies(self.requests, self.prompt, self.output, seed, PRINTABLE_ASCII)
-        return _at(self.arrivals(rate), self._drawn[run], self.prompt, self.output, seed, rate)
+            self._drawn[run] = self._bodies(self.requests, seed)
+        label = _prompt_label(self.prompt, self.shared_prefix)
+        return _at(self.arrivals(rate), self._drawn[run], label, self.output.label, seed, rate)
 
     def warmup(self, n: int) -> Trace:
         """``n`` requests, all at time 0, with prompts and lengths that no run of this workload uses."""
-        bodies = _bodies(n, self.prompt, self.output, self.seed, PRINTABLE_ASCII, stream="warmup:")
-        requests = tuple(TraceRequest(f"warmup-{name}", 0.0, ids, out) for name, ids, out in bodies)
-        return Trace(requests, "at once", self.prompt.label, self.output.label, self.seed)
+        bodies = [(f"warmup-{name}", ids, out) for name, ids, out in self._bodies(n, self.seed, "warmup:")]
+        label = _prompt_label(self.prompt, self.shared_prefix)
+        return _at(AtOnce(), bodies, label, self.output.label, self.seed)
+
+    def _bodies(self, n: int, seed: int, stream: str = "") -> list[Body]:
+        return _bodies(n, self.prompt, self.output, seed, PRINTABLE_ASCII, self.shared_prefix, stream)
+
+
+def draw_tokens(size: int, seed: int, label: str, token_ids: Sequence[int] = PRINTABLE_ASCII) -> list[int]:
+    """``size`` token ids that depend on the seed and the label alone."""
+    return stream_rng(seed, label).choices(token_ids, k=size)
+
+
+def stream_rng(seed: int, label: str) -> random.Random:
+    """The random stream called ``label``: independent of the others, the same in every process."""
+    return random.Random(f"{seed}:{label}")
 
 
 def _bodies(
-    n: int, prompt: Lengths, output: Lengths, seed: int, token_ids: Sequence[int], stream: str = ""
+    n: int,
+    prompt: Lengths,
+    output: Lengths,
+    seed: int,
+    token_ids: Sequence[int],
+    shared: SharedPrefix | None = None,
+    stream: str = "",
 ) -> list[Body]:
     check_int("requests", n, 1)
     _check_seed(seed)
     if not token_ids:
         raise InvalidRequestError("token_ids", token_ids, "at least one token id")
-    prompt_lengths = prompt.draw(n, _rng(seed, f"{stream}lengths:prompt"))
-    output_lengths = output.draw(n, _rng(seed, f"{stream}lengths:output"))
-    rng = _rng(seed, f"{stream}prompts")
+    prompt_lengths = prompt.draw(n, stream_rng(seed, f"{stream}lengths:prompt"))
+    output_lengths = output.draw(n, stream_rng(seed, f"{stream}lengths:output"))
+    rng = stream_rng(seed, f"{stream}prompts")
+    own = [rng.choices(token_ids, k=size) for size in prompt_lengths]
+    if shared is not None:
+        rng = stream_rng(seed, f"{stream}groups")
+        heads = [
+            draw_tokens(shared.tokens, seed, f"{stream}prefix:{g}", token_ids) for g in range(shared.groups)
+        ]
+        own = [heads[int(rng.random() * shared.groups)] + ids for ids in own]
     return [
-        (f"{seed}-{i}", tuple(rng.choices(token_ids, k=size)), out)
-        for i, (size, out) in enumerate(zip(prompt_lengths, output_lengths, strict=True))
+        (f"{seed}-{i}", tuple(ids), out) for i, (ids, out) in enumerate(zip(own, output_lengths, strict=True))
     ]
 
 
 def _at(
-    arrivals: Arrivals,
-    bodies: list[Body],
-    prompt: Lengths,
-    output: Lengths,
-    seed: int,
-    rate: float | None = None,
+    arrivals: Arrivals, bodies: list[Body], prompt: str, output: str, seed: int, rate: float | None = None
 ) -> Trace:
-    times = arrivals.times(len(bodies), _rng(seed, "arrivals"))
+    times = arrivals.times(len(bodies), stream_rng(seed, "arrivals"))
     requests = tuple(
         TraceRequest(name, at, ids, out) for at, (name, ids, out) in zip(times, bodies, strict=True)
     )
     rate = getattr(arrivals, "rate", None) if rate is None else rate
-    return Trace(requests, arrivals.label, prompt.label, output.label, seed, rate)
+    return Trace(requests, arrivals.label, prompt, output, seed, rate)
 
 
-def _rng(seed: int, label: str) -> random.Random:
-    return random.Random(f"{seed}:{label}")  # seeding from text is the same in every process
+def _prompt_label(prompt: Lengths, shared: SharedPrefix | None) -> str:
+    return prompt.label if shared is None else f"{shared.label} + {prompt.label}"
 
 
 def _check_seed(seed: object) -> None:
