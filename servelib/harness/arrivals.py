@@ -152,7 +152,7 @@ def mean_rate(times: Sequence[float]) -> float:
 def _gamma(shape: float, rng: random.Random) -> float:
     """One gamma variate of scale 1: Marsaglia and Tsang (2000), a squeeze on a cubed normal."""
     if shape < 1.0:  # their section 6: one more than wanted, times a power of a uniform
-        return _gamma(shape + 1.0, rng) * (1.0 - rng.random()) ** (1.0 / shape)
+        return _gamma(shape + 1.0, rng) * math.pow(1.0 - rng.random(), 1.0 / shape)
     d = shape - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
     while True:

@@ -128,6 +128,7 @@ def test_a_file_of_times_is_a_law(write):
 
 
 OWN = trace_text(make_trace(Poisson(3.0), 2)).splitlines()
+NEGATIVE = OWN[1].replace('"prompt_ids": [', '"prompt_ids": [-')
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
@@ -160,8 +161,8 @@ AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         (MOONCAKE.replace("600", "true"), ":1: input_length", "True", "an integer >= 1"),
         (MOONCAKE.replace("600", '"' + "9" * 5000 + '"'), ":1: input_length", "'999", "an integer >= 1"),
         ("\n".join([OWN[0], "{}"]), ":2", "{}", "request_id"),
-        (f"{OWN[0]}\n{OWN[1].replace('_ids": [', '_ids": [-')}", ":2: prompt_ids", "-", ">= 0"),
-        (OWN[0].replace(": 3.0", ': "x"') + "\n" + OWN[1], ":1", "servelib_trace", "numbers for seed and rate"),
+        ("\n".join([OWN[0], NEGATIVE]), ":2: prompt_ids", "-", ">= 0"),
+        (OWN[0].replace(": 3.0", ': "x"') + "\n" + OWN[1], ":1", "servelib_trace", "seed and rate"),
         ("\n".join([OWN[0], OWN[2], OWN[1]]), ":3: scheduled", "0.", "the line before"),
         (OWN[0], "", "no requests", "at least one"),
         ("\n".join(OWN[:2]), ": hash", "'", "as its first line says"),
