@@ -70,7 +70,7 @@ def timeline(spans: Sequence[Span], *, alt: str) -> go.Figure:
             x=1.0, xref="paper", xanchor="right", y=stage.value,
             text=f"{1e3 * seconds:.2f} ms", showarrow=False,
         )  # fmt: skip
-    fig.update_yaxes(autorange="reversed", ticks="", automargin=True)
+    fig.update_yaxes(autorange="reversed", ticks="", automargin=True, showgrid=False)
     fig.update_xaxes(title="milliseconds since the server saw the request", range=[0, 1e3 * total * 1.3])
     fig.update_layout(barmode="overlay", bargap=0.35)
     return fig

@@ -56,8 +56,8 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
     Under each value stands its interval; under the table, the conditions line.
     """
     rows = [
-        [label, *(_estimate(getattr(point.summary, name), digits, scale) for point in points)]
-        for name, label, digits, scale in _METRICS
+        [label, *(_estimate(getattr(point.summary, name), scale) for point in points)]
+        for name, label, scale in _METRICS
     ]
     for name in ("completed", "failed"):
         rows.append([f"{name}\nrequests", *(f"{getattr(point.summary, name)}" for point in points)])
@@ -66,15 +66,15 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
     return Table(headers, rows, caption, points[0].conditions.over(rates).line() if points else "")
 
 
-_METRICS = (  # name, label and unit, digits, factor from seconds
-    ("ttft_p50", "TTFT p50\ns", 3, 1.0),
-    ("ttft_p95", "TTFT p95\ns", 3, 1.0),
-    ("ttft_p99", "TTFT p99\ns", 3, 1.0),
-    ("gap_p50", "gap p50\nms", 1, 1e3),
-    ("gap_p99", "gap p99\nms", 1, 1e3),
-    ("output_tokens_per_second", "output rate\ntokens/s", 1, 1.0),
-    ("goodput_per_second", "goodput\nreq/s", 2, 1.0),
-    ("goodput_fraction", "goodput\nfraction", 2, 1.0),
+_METRICS = (  # name, label and unit, factor from the unit in which it is kept
+    ("ttft_p50", "TTFT p50\ns", 1.0),
+    ("ttft_p95", "TTFT p95\ns", 1.0),
+    ("ttft_p99", "TTFT p99\ns", 1.0),
+    ("gap_p50", "gap p50\nms", 1e3),
+    ("gap_p99", "gap p99\nms", 1e3),
+    ("output_tokens_per_second", "output rate\ntokens/s", 1.0),
+    ("goodput_per_second", "goodput\nreq/s", 1.0),
+    ("goodput_fraction", "goodput\nfraction", 1.0),
 )
 
 
@@ -100,13 +100,21 @@ def stages(spans: Sequence[Span], *, caption: str, note: str = "") -> Table:
     return Table(("stage", "visits", "total ms", "share"), rows, caption, note)
 
 
-def _estimate(estimate: Estimate, digits: int, scale: float = 1.0) -> str:
+def _estimate(estimate: Estimate, scale: float) -> str:
     if estimate.value is None:
         return "undefined"
-    shown = f"{scale * estimate.value:.{digits}f}"
+    shown = _three_digits(scale * estimate.value)
     if estimate.low is None or estimate.high is None:
         return shown
-    return f"{shown}\n{scale * estimate.low:.{digits}f} to {scale * estimate.high:.{digits}f}"
+    return f"{shown}\n{_three_digits(scale * estimate.low)}–{_three_digits(scale * estimate.high)}"
+
+
+def _three_digits(value: float) -> str:
+    """Three digits that count, and never more than thousandths: 0.014, 0.56, 2.16, 36.9, 215."""
+    for digits, below in ((3, 0.1), (2, 10.0), (1, 100.0)):
+        if round(value, digits) < below:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
 
 
 def _lines(cell: str) -> str:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from servelib.clock import VirtualClock
 from servelib.engine.naive import NaiveEngine
 from servelib.harness.sweep import sweep
@@ -31,7 +33,8 @@ def test_one_column_a_rate_every_metric_its_interval_and_the_conditions_below():
         "completed", "failed",
     ]  # fmt: skip
     ttft = measured[0].summary.ttft_p50
-    assert table.rows[0][1] == f"{ttft.value:.3f}\n{ttft.low:.3f} to {ttft.high:.3f}"
+    assert (ttft.value, ttft.low, ttft.high) == pytest.approx((0.01, 0.01, 0.01))
+    assert table.rows[0][1] == "0.010\n0.010–0.010"
     assert table.rows[3][1].startswith("10.0\n")  # a gap of 10 ms, in ms
     assert table.rows[-2][1] == "15"
     assert "arrival rates 1, 8/s" in shown
