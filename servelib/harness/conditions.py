@@ -34,7 +34,7 @@ class Conditions:
     """
 
     model: str
-    parameters: int
+    parameters: int | None  # None: a server that does not say
     engine: str
     clock: str
     machine: str | None
@@ -53,9 +53,12 @@ class Conditions:
 
     def line(self) -> str:
         """The line that follows every table."""
-        parts = [f"{self.model} ({self.parameters:,} params)", f"{self.engine} engine"]
+        size = "" if self.parameters is None else f" ({self.parameters:,} params)"
+        parts = [self.model + size, self.engine if self.remote else f"{self.engine} engine"]
         if self.clock == "virtual":
             parts.append("virtual time" + (f" ({self.cost})" if self.cost else ""))
+        elif self.remote:
+            parts.append(f"client on {self.machine}")
         else:
             parts += [self.machine or "unknown machine", f"torch {self.torch}" if self.torch else "no torch"]
         seeds = f"seed {self.seed}" if self.runs == 1 else f"seeds {self.seed}-{self.seed + self.runs - 1}"
@@ -87,6 +90,11 @@ class Conditions:
             "slo": {"ttft": self.slo_ttft, "gap": self.slo_gap},
             "measured": self.measured,
         }
+
+    @property
+    def remote(self) -> bool:
+        """Whether a server was measured over HTTP: ``engine`` is its address, ``machine`` the client's."""
+        return self.engine.startswith("http")
 
     def over(self, rates: tuple[float, ...]) -> Conditions:
         """The same conditions for a table over several rates."""

@@ -8,7 +8,6 @@ many there are.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,15 +17,14 @@ import aiohttp
 from servelib.clock import Clock, WallClock
 from servelib.errors import InvalidRequestError
 from servelib.harness.drive import Progress, RunError
-from servelib.harness.openai_stream import CountTokens, StreamError, StreamReader, credit, error_text
+from servelib.harness.exchange import exchange, open_session
+from servelib.harness.openai_stream import CountTokens, StreamReader, credit
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.selfcheck import LIMITS, LoopWatch, check
-from servelib.harness.sse import EventTooLongError
 from servelib.harness.target import Target, TextCodec
 from servelib.harness.trace import Trace
 
 NAP = 0.05  # how often a stop is looked for
-MAX_ERROR_BODY = 65536
 
 
 def drive_http(
@@ -89,15 +87,6 @@ def run_async(work: Callable[[threading.Event], Coroutine[Any, Any, None]]) -> N
         raise failure[0]
 
 
-def open_session(target: Target) -> aiohttp.ClientSession:
-    """A client for ``target``: no limit on connections, no redirects, no proxy from the environment."""
-    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, force_close=not target.keep_alive)
-    limits = aiohttp.ClientTimeout(total=target.timeout, sock_read=target.idle_timeout)
-    return aiohttp.ClientSession(
-        connector=connector, timeout=limits, headers=target.headers(), read_bufsize=2**18
-    )
-
-
 class _Run:
     """One run in progress."""
 
@@ -135,7 +124,7 @@ class _Run:
         self, callers: int | None, should_stop: Callable[[], bool] | None, stop: threading.Event
     ) -> None:
         """Send everything and wait for it, or abort it when told to stop."""
-        async with open_session(self.target) as session:
+        async with open_session(self.target, self.now) as session:
             sending = self.open_loop(session) if callers is None else self.closed_loop(session, callers)
             watch = asyncio.ensure_future(self.loop_watch.run())
             self.start = self.clock.now()
@@ -178,49 +167,14 @@ class _Run:
 
     async def send(self, session: aiohttp.ClientSession, i: int) -> None:
         """One request, from its first byte to its outcome."""
-        record, stream = self.records[i], StreamReader()
+        target, record, stream = self.target, self.records[i], StreamReader()
         record.sent = self.now()
         try:
-            outcome, error = await self.exchange(session, self.bodies[i], stream)
+            outcome, error = await exchange(session, target, self.bodies[i], stream, self.now)
         except asyncio.CancelledError:
             self.end(record, stream, Outcome.ABORTED, "the run was stopped")
             raise
         self.end(record, stream, outcome, error)
-
-    async def exchange(
-        self, session: aiohttp.ClientSession, body: bytes, stream: StreamReader
-    ) -> tuple[Outcome, str | None]:
-        """Post ``body`` and follow the answer; the outcome, but for the number of tokens."""
-        answered = False
-        try:
-            async with session.post(self.target.address, data=body, allow_redirects=False) as response:
-                answered = True
-                if response.status != 200:
-                    return await refusal(response)
-                if response.content_type != "text/event-stream":
-                    return Outcome.STREAM_ERROR, f"the answer is {response.content_type}, not an event stream"
-                now, take, read = self.now, stream.feed, response.content.readany
-                while not stream.done:
-                    data = await read()
-                    if not data:
-                        stream.close(now())
-                        break
-                    take(data, now())
-        except (StreamError, EventTooLongError) as error:
-            return Outcome.STREAM_ERROR, str(error)
-        except aiohttp.SocketTimeoutError:
-            return Outcome.TIMED_OUT, f"no bytes for {self.target.idle_timeout:g} s"
-        except TimeoutError:
-            return Outcome.TIMED_OUT, f"not done after {self.target.timeout:g} s"
-        except aiohttp.ClientConnectorError as error:
-            return Outcome.REFUSED, f"cannot connect: {reason_of(error)}"
-        except (aiohttp.ClientError, OSError) as error:
-            if answered:
-                return Outcome.TRUNCATED, f"the stream broke off: {reason_of(error)}"
-            return Outcome.HTTP_ERROR, f"no answer: {reason_of(error)}"
-        if not stream.complete:
-            return Outcome.TRUNCATED, "the stream ended without its end"
-        return Outcome.OK, None
 
     def end(self, record: RequestRecord, stream: StreamReader, outcome: Outcome, error: str | None) -> None:
         """Write down how it went, once."""
@@ -250,22 +204,3 @@ class _Run:
         return RunRecord(
             self.trace.seed, self.trace.hash, self.records, max(ends, default=0.0), self.interrupted, judged
         )
-
-
-async def refusal(response: aiohttp.ClientResponse) -> tuple[Outcome, str]:
-    """What an answer other than 200 means: 4xx is REFUSED, anything else HTTP_ERROR."""
-    raw = await response.content.read(MAX_ERROR_BODY)
-    text = raw.decode("utf-8", "replace")
-    try:
-        said = error_text(json.loads(text))
-    except ValueError:
-        said = " ".join(text.split())[:200]
-    outcome = Outcome.REFUSED if 400 <= response.status < 500 else Outcome.HTTP_ERROR
-    return outcome, f"HTTP {response.status}: {said or response.reason}"
-
-
-def reason_of(error: BaseException) -> str:
-    """One line about an error of the network."""
-    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    said = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
-    return " ".join(said.split())

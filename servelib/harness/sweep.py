@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.engine.protocol import Engine
@@ -14,13 +14,80 @@ from servelib.harness.drive import Progress, RunError, drive, shifted
 from servelib.harness.metrics import SLO
 from servelib.harness.records import RunRecord
 from servelib.harness.summary import Summary, summarise
-from servelib.harness.trace import Workload
+from servelib.harness.trace import Trace, Workload
 
 ClockKind = Literal["wall", "virtual"]
 MakeEngine = Callable[[Clock], Engine]
 """Makes a fresh engine on the clock it is given; called once for each run."""
 
 WARMUP_REQUESTS = 2
+
+
+class Session(Protocol):
+    """A system under test, made ready for one run."""
+
+    def about(self, trace: Trace, *, runs: int, slo: SLO) -> Conditions:
+        """What it is measured under."""
+        ...
+
+    def play(
+        self,
+        trace: Trace,
+        *,
+        on_progress: Progress | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> RunRecord:
+        """Run the trace. Raises ``RunError``."""
+        ...
+
+
+class System(Protocol):
+    """What a sweep measures: an engine in this process, or a server somewhere."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its time is only charged, so that there is nothing to warm up."""
+        ...
+
+    def session(self) -> Session:
+        """A fresh one for each run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """Engines in this process, on wall or virtual time."""
+
+    make_engine: MakeEngine
+    clock: ClockKind = "wall"
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether time is virtual."""
+        return self.clock == "virtual"
+
+    def session(self) -> Session:
+        """An engine on a clock of its own."""
+        clock = VirtualClock() if self.is_virtual else WallClock()
+        return _Engine(self.make_engine(clock), clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    engine: Engine
+    clock: Clock
+
+    def about(self, trace: Trace, *, runs: int, slo: SLO) -> Conditions:
+        return conditions(self.engine, trace, runs=runs, slo=slo, virtual=self.clock.is_virtual)
+
+    def play(
+        self,
+        trace: Trace,
+        *,
+        on_progress: Progress | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> RunRecord:
+        return drive(self.engine, trace, self.clock, on_progress=on_progress, should_stop=should_stop)
 
 
 @dataclass(slots=True)
@@ -79,6 +146,30 @@ def sweep(
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[Point]:
+    """As ``sweep_system``, over engines in this process."""
+    return sweep_system(
+        InProcess(make_engine, clock),
+        workload,
+        rates,
+        runs=runs,
+        slo=slo,
+        warmup=warmup,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+
+
+def sweep_system(
+    system: System,
+    workload: Workload,
+    rates: Sequence[float],
+    *,
+    runs: int = 3,
+    slo: SLO = SLO(),  # noqa: B008 - frozen
+    warmup: int = WARMUP_REQUESTS,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Point]:
     """Run ``workload`` ``runs`` times at each rate; one point a rate, in the order given.
 
     Run k is drawn with seed + k at every rate. Repeats are interleaved: one goes up the rates, the
@@ -92,8 +183,6 @@ def sweep(
     check_int("warmup", warmup, 0)
     if not rates:
         raise InvalidRequestError("rates", rates, "at least one arrival rate")
-    virtual = clock == "virtual"
-    new_clock = VirtualClock if virtual else WallClock
     traces = [[workload.trace(rate, run) for run in range(runs)] for rate in rates]
     about: dict[int, Conditions] = {}
     seen: list[list[RunRecord]] = [[] for _ in rates]
@@ -107,10 +196,9 @@ def sweep(
             if seen[i]
         ]
 
-    if warmup and not virtual:
-        wall = WallClock()
+    if warmup and not system.is_virtual:
         try:
-            warm = drive(make_engine(wall), workload.warmup(warmup), wall, should_stop=should_stop)
+            warm = system.session().play(workload.warmup(warmup), should_stop=should_stop)
         except RunError as error:
             raise SweepError(f"while warming up, {error}", []) from error
         if warm.interrupted:
@@ -119,14 +207,11 @@ def sweep(
         for run in range(runs):
             upwards = range(len(rates))
             for i in upwards if run % 2 == 0 else reversed(upwards):
-                run_clock = new_clock()
-                engine = make_engine(run_clock)
+                session = system.session()
                 if i not in about:
-                    about[i] = conditions(engine, traces[i][0], runs=runs, slo=slo, virtual=virtual)
-                record = drive(
-                    engine,
+                    about[i] = session.about(traces[i][0], runs=runs, slo=slo)
+                record = session.play(
                     traces[i][run],
-                    run_clock,
                     on_progress=shifted(on_progress, done, total),
                     should_stop=should_stop,
                 )
