@@ -20,12 +20,13 @@ from servelib.commands.options import (
     rates,
 )
 from servelib.commands.progress import progress_bar
+from servelib.commands.remote import add_remote, remote_system
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
 from servelib.harness.report import document, point_document, text_table, to_json, write_text
-from servelib.harness.sweep import MakeEngine, Point, SweepError, sweep
+from servelib.harness.sweep import InProcess, MakeEngine, Point, SweepError, System, sweep_system
 from servelib.harness.trace import Uniform, Workload
 from servelib.model.config import REFERENCE
 from servelib.sim.cost import load_cost, reference_cost
@@ -41,6 +42,7 @@ examples:
   servelib bench --engine cached --rate 8 --runs 5
   servelib bench --clock virtual --json a.json     predicted step times: no torch, no waiting,
                                                    and the same bytes every time
+  servelib bench --url http://127.0.0.1:8000 --model NAME    any OpenAI-compatible server
 """
 
 SWEEP_HELP = """\
@@ -96,23 +98,22 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
     add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
     add("--json", type=output_file, metavar="FILE", help="write summary and every record here")
+    add_remote(parser)
 
 
 def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> int:
-    _check_context(options.prompt, options.output)
     workload = Workload(options.prompt, options.output, options.requests, options.seed)
-    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
+    system = remote_system(options, workload, wanted[0]) or _in_process(options)
     complaint, broken = "", False
     total = options.requests * options.runs * len(wanted)
     with progress_bar(total) as on_progress:
         try:
-            points = sweep(
-                build,
+            points = sweep_system(
+                system,
                 workload,
                 wanted,
                 runs=options.runs,
                 slo=SLO(options.slo_ttft, options.slo_itl),
-                clock=options.clock,
                 on_progress=on_progress,
             )
         except SweepError as error:
@@ -129,6 +130,12 @@ def _write(points: list[Point], path: Path | None, *, single: bool) -> None:
     if path is not None:  # first, so that a closed stdout loses nothing
         write_text(path, to_json(point_document(points[0]) if single else document(points)))
     print(text_table(points))
+
+
+def _in_process(options: argparse.Namespace) -> System:
+    _check_context(options.prompt, options.output)
+    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
+    return InProcess(build, options.clock)
 
 
 def _check_context(prompt: Uniform, output: Uniform) -> None:

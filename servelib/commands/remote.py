@@ -1,0 +1,76 @@
+"""The options that aim a run at a server over HTTP instead of an engine in this process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from servelib.commands.options import UsageError, positive
+from servelib.errors import InvalidRequestError
+from servelib.harness.trace import Workload
+
+if TYPE_CHECKING:
+    from servelib.harness.remote import Remote
+
+OWN = ("endpoint", "model", "api_key_env", "extra_body")  # mean nothing without --url
+TIMEOUT = 600.0
+
+
+def add_remote(parser: argparse.ArgumentParser) -> None:
+    """The options of a run over HTTP."""
+    group = parser.add_argument_group("over HTTP")
+    add = group.add_argument
+    add("--url", metavar="URL", help="measure the OpenAI-compatible server there, no engine of ours")
+    add("--endpoint", choices=["completions", "chat"], help="which to ask (default: completions)")
+    add("--model", metavar="NAME", help="the server's name for its model")
+    add("--timeout", type=positive, default=TIMEOUT, metavar="S", help="for a request (default: 600 s)")
+    add("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
+    add("--extra-body", type=_json_object, metavar="JSON", help="fields for every request; null takes one out")
+
+
+def remote_system(
+    options: argparse.Namespace, workload: Workload, rate: float, callers: int | None = None
+) -> Remote | None:
+    """The server to measure, found fit by one request; None without ``--url``. Raises ``UsageError``."""
+    if options.url is None:
+        for name in OWN:
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} needs --url")
+        return None
+    if options.clock == "virtual":
+        raise UsageError("--url needs --clock wall: a server elsewhere takes the time it takes")
+    if options.cost is not None:
+        raise UsageError("--cost needs --clock virtual, and --url the wall clock")
+    if options.model is None:
+        raise UsageError("--url needs --model NAME: the server's name for its model")
+    try:
+        from servelib.harness.probe import TargetError, probe  # here: other runs need no HTTP client
+        from servelib.harness.remote import Remote
+        from servelib.harness.target import Target
+    except ImportError as error:
+        raise UsageError(f"--url needs `pip install 'servelib[server]'` ({error})") from None
+    try:
+        target = Target(
+            options.url,
+            options.model,
+            options.endpoint or "completions",
+            timeout=options.timeout,
+            idle_timeout=options.timeout,
+            api_key_env=options.api_key_env,
+            extra_body=options.extra_body or {},
+        )
+        found = probe(target, workload.trace(rate).requests[0])
+    except (InvalidRequestError, TargetError) as error:
+        raise UsageError(str(error)) from None
+    return Remote(found, callers=callers)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f'got {text!r}, must be a JSON object such as \'{{"top_k": 1}}\'')
+    return found
