@@ -26,7 +26,9 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help="the server's name for its model")
     add("--timeout", type=positive, default=TIMEOUT, metavar="S", help="for a request (default: 600 s)")
     add("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
-    add("--extra-body", type=_json_object, metavar="JSON", help="fields for every request; null takes one out")
+    add(
+        "--extra-body", type=_json_object, metavar="JSON", help="fields for every request; null takes one out"
+    )
 
 
 def remote_system(
@@ -72,5 +74,5 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f'got {text!r}, must be a JSON object such as \'{{"top_k": 1}}\'')
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be a JSON object such as '{{\"top_k\": 1}}'")
     return found
