@@ -7,6 +7,8 @@ against the server that caused it and not lost (coordinated omission).
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 
 from servelib.clock import Clock
@@ -37,6 +39,7 @@ def drive(
     trace: Trace,
     clock: Clock,
     *,
+    callers: int | None = None,
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> RunRecord:
@@ -45,9 +48,10 @@ def drive(
     Tokens are stamped when ``step()`` returns. A request that the engine refuses is recorded as
     REFUSED and the run goes on. When ``should_stop`` turns true, or on Ctrl-C, what is in flight is
     aborted and the run returns with ``interrupted`` set. Raises ``RunError``, with the records, if
-    ``step()`` raises, answers for a request it does not have, or makes no progress.
+    ``step()`` raises, answers for a request it does not have, or makes no progress. ``callers`` is for
+    ``drive_closed``.
     """
-    run = _Run(engine, trace, clock, on_progress)
+    run = _Run(engine, trace, clock, on_progress, callers)
     try:
         run.loop(should_stop)
     except KeyboardInterrupt:
@@ -68,7 +72,9 @@ def shifted(on_progress: Progress | None, done: int, total: int) -> Progress | N
 class _Run:
     """One run in progress."""
 
-    def __init__(self, engine: Engine, trace: Trace, clock: Clock, on_progress: Progress | None) -> None:
+    def __init__(
+        self, engine: Engine, trace: Trace, clock: Clock, on_progress: Progress | None, callers: int | None
+    ) -> None:
         self.engine = engine
         self.trace = trace
         self.clock = clock
@@ -78,6 +84,7 @@ class _Run:
             for r in trace.requests
         ]
         self.live: dict[str, RequestRecord] = {}
+        self.free = None if callers is None else deque([0.0] * callers)  # since when callers wait to ask
         self.ended = 0
         self.interrupted = False
         self.meter = DriverMeter()
@@ -94,7 +101,9 @@ class _Run:
             if should_stop is not None and should_stop():
                 self.stop()
                 return
-            while sent < total and schedule[sent].scheduled <= clock.now() - start:
+            while sent < total and self.due(sent) <= clock.now() - start:
+                if self.free is not None:
+                    self.records[sent].scheduled = self.free.popleft()
                 self.hand_over(schedule[sent], self.records[sent])
                 sent += 1
             if engine.has_work:
@@ -111,9 +120,15 @@ class _Run:
             elif self.live:  # the engine forgot them: their streams ended without an end
                 self.close(Outcome.TRUNCATED, "the engine has no more work but never finished this request")
             elif sent < total:
-                due, before = start + schedule[sent].scheduled, clock.now()
+                due, before = start + self.due(sent), clock.now()
                 clock.sleep_until(due if clock.is_virtual else min(due, before + NAP))
                 meter.idle += min(due, clock.now()) - before  # waking late is not waiting
+
+    def due(self, sent: int) -> float:
+        """When request number ``sent`` is due: as the trace says or, with callers, when one is free."""
+        if self.free is None:
+            return self.records[sent].scheduled
+        return self.free[0] if self.free else math.inf
 
     def hand_over(self, wanted: TraceRequest, record: RequestRecord) -> None:
         sampling = SamplingParams(max_tokens=wanted.output_tokens, ignore_eos=True)
@@ -149,6 +164,8 @@ class _Run:
     def end(self, record: RequestRecord, now: float, outcome: Outcome, error: str | None = None) -> None:
         record.end, record.outcome, record.error = now, outcome, error
         self.ended += 1
+        if self.free is not None:
+            self.free.append(now)
         if self.on_progress is not None:
             self.on_progress(self.ended, len(self.records))
 
