@@ -1,17 +1,22 @@
 """The same results under the keys of ``vllm bench serve``, so that scripts made for it keep working.
 
-Names, units (milliseconds in the statistics, seconds in the lists) and formulas are that tool's,
-with two differences: latencies count from the scheduled time, and what is undefined is null, not 0.
+Names, units (milliseconds in the statistics, seconds in the lists) and formulas are that tool's, read
+from its version of 2026 (vllm/benchmarks/serve.py), with these differences: latencies count from the
+scheduled time, what is undefined is null and not 0, a burst of n tokens has n - 1 gaps of 0, and
+texts are not kept.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
-from servelib.harness.metrics import e2e, gaps, tpot, ttft
+from servelib.harness.conditions import finite_rate
+from servelib.harness.metrics import e2e, gaps, send_lag, tpot, ttft
+from servelib.harness.records import RunRecord
 from servelib.harness.stats import percentile
 from servelib.harness.sweep import Point
 
@@ -30,9 +35,13 @@ def compat(point: Point) -> dict[str, Any]:
     return {
         "date": point.conditions.measured,
         "backend": "servelib",
+        "endpoint_type": "servelib",
+        "label": None,
         "model_id": point.conditions.model,
+        "tokenizer_id": None,
         "num_prompts": len(records),
-        "request_rate": point.rate,
+        "request_rate": finite_rate(point.rate),
+        "burstiness": 1.0 if point.conditions.arrivals == "poisson" else None,
         "max_concurrency": None,
         "duration": duration,
         "completed": len(good),
@@ -47,12 +56,43 @@ def compat(point: Point) -> dict[str, Any]:
         "output_lens": [record.output_tokens if record.ok else 0 for record in records],
         "ttfts": [ttft(record) if record.ok else None for record in records],
         "itls": [gaps(record) if record.ok else [] for record in records],
+        "latencies": [e2e(record) if record.ok else None for record in records],
+        "start_times": [record.sent for record in records],
+        "queue_times": [send_lag(record) for record in records],
+        "generated_texts": ["" for _ in records],
         "errors": [record.error or "" for record in records],
+        "max_output_tokens_per_s": max((_busiest_second(run) for run in point.runs), default=0),
+        "max_concurrent_requests": max((_most_at_once(run) for run in point.runs), default=0),
+        "rtfx": 0.0,
         **_statistics("ttft", (ttft(record) for record in good)),
         **_statistics("tpot", (tpot(record) for record in good)),
         **_statistics("itl", (gap for record in good for gap in gaps(record))),
         **_statistics("e2el", (e2e(record) for record in good)),
     }
+
+
+def _busiest_second(run: RunRecord) -> int:
+    """Tokens of successes in the fullest second, counted from the first send."""
+    good = [record for record in run.requests if record.ok and record.sent is not None]
+    first = min((record.sent or 0.0 for record in good), default=0.0)
+    seconds: Counter[int] = Counter()
+    for record in good:
+        for time, tokens in record.events:
+            seconds[int(time - first)] += tokens
+    return max(seconds.values(), default=0)
+
+
+def _most_at_once(run: RunRecord) -> int:
+    """The most successes in flight together; one that ends as another begins does not overlap it."""
+    moves: list[tuple[float, int]] = []
+    for record in run.requests:
+        if record.ok and record.sent is not None and record.events:
+            moves += [(record.sent, 1), (record.events[-1][0], -1)]
+    most = now = 0
+    for _, move in sorted(moves):
+        now += move
+        most = max(most, now)
+    return most
 
 
 def _statistics(name: str, values: Iterable[float | None]) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -84,7 +85,7 @@ class Conditions:
             "prompt": self.prompt,
             "output": self.output,
             "seeds": [self.seed + run for run in range(self.runs)],
-            "rates": list(self.rates),
+            "rates": [finite_rate(rate) for rate in self.rates],
             "requests": self.requests,
             "runs": self.runs,
             "slo": {"ttft": self.slo_ttft, "gap": self.slo_gap},
@@ -126,6 +127,11 @@ def conditions(
         slo_gap=slo.gap,
         measured=None if virtual else moment,
     )
+
+
+def finite_rate(rate: float) -> float | str:
+    """A rate for JSON, which has no infinity: all at once is ``"inf"``, as other tools write it."""
+    return rate if math.isfinite(rate) else "inf"
 
 
 def machine() -> str:

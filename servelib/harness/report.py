@@ -6,11 +6,12 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from servelib.harness.compat import compat
+from servelib.harness.conditions import finite_rate
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.stats import Estimate
 from servelib.harness.summary import Summary
@@ -69,7 +70,7 @@ def text_table(points: Sequence[Point]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, *_notes(points), conditions_of(points)])
+    return "\n".join([*lines, *notes(points), conditions_of(points)])
 
 
 def conditions_of(points: Sequence[Point]) -> str:
@@ -80,7 +81,10 @@ def conditions_of(points: Sequence[Point]) -> str:
 def document(points: Sequence[Point]) -> dict[str, Any]:
     """The results of a sweep for JSON: the conditions, and for each rate all that ``bench`` writes."""
     about = points[0].conditions.over(tuple(point.rate for point in points)).to_dict()
-    return {"conditions": about, "points": [{"rate": point.rate, **_body(point)} for point in points]}
+    return {
+        "conditions": about,
+        "points": [{"rate": finite_rate(point.rate), **_body(point)} for point in points],
+    }
 
 
 def point_document(point: Point) -> dict[str, Any]:
@@ -154,6 +158,7 @@ def _run(run: RunRecord) -> dict[str, Any]:
         "trace_hash": run.trace_hash,
         "duration": run.duration,
         "interrupted": run.interrupted,
+        "self_check": None if run.self_check is None else asdict(run.self_check),
         "records": [_record(record) for record in run.requests],
     }
 
@@ -170,6 +175,8 @@ def _record(record: RequestRecord) -> dict[str, Any]:
         "prompt_tokens": record.prompt_tokens,
         "requested_tokens": record.requested_tokens,
         "output_tokens": record.output_tokens,
+        "tokens_from": record.tokens_from,
+        "tokens_note": record.tokens_note,
     }
 
 
@@ -189,4 +196,21 @@ def _notes(points: Sequence[Point]) -> list[str]:
         lines.append("Failed: " + ", ".join(failures) + ".")
     if any(point.summary.interrupted for point in points):
         lines.append("INTERRUPTED: the last run was stopped early; its numbers are partial.")
+    return [*lines, *_about_the_harness(points)]
+
+
+def _about_the_harness(points: Sequence[Point]) -> list[str]:
+    """Runs that say more about the harness than about the server, and token counts to be careful with."""
+    lines = []
+    for point in points:
+        for i, run in enumerate(point.runs, start=1):
+            if run.self_check is not None and run.self_check.reasons:
+                why = "; ".join(run.self_check.reasons)
+                lines.append(f"INVALID: run {i} at {point.rate:.4g}/s, the harness was too slow: {why}.")
+    records = [record for point in points for run in point.runs for record in run.requests]
+    notes = [record.tokens_note for record in records if record.tokens_note is not None]
+    if notes:
+        lines.append(
+            f"Token counts of {len(notes)} of {len(records)} requests to be read with care: {notes[0]}."
+        )
     return lines
