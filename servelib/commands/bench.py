@@ -21,6 +21,7 @@ from servelib.commands.options import (
 )
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
+from servelib.commands.reports import add_reports, check_reports, write_reports
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
@@ -98,11 +99,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
     add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
     add("--json", type=output_file, metavar="FILE", help="write summary and every record here")
+    add_reports(parser)
     add_remote(parser)
 
 
 def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> int:
     workload = Workload(options.prompt, options.output, options.requests, options.seed)
+    check_reports(options)
     system = remote_system(options, workload, wanted[0]) or _in_process(options)
     complaint, broken = "", False
     total = options.requests * options.runs * len(wanted)
@@ -120,6 +123,7 @@ def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> i
             points, complaint, broken = error.points, str(error), True
     if points:
         _write(points, options.json, single=single)
+        write_reports(options, points)
     if broken:
         print(f"servelib: error: {complaint}", file=sys.stderr)
         return EXIT_BROKEN

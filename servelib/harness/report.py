@@ -12,6 +12,7 @@ from typing import Any
 
 from servelib.harness.compat import compat
 from servelib.harness.conditions import finite_rate
+from servelib.harness.facts import run_facts, run_line, window_facts
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.stats import Estimate
 from servelib.harness.summary import Summary
@@ -70,7 +71,7 @@ def text_table(points: Sequence[Point]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, *notes(points), conditions_of(points)])
+    return "\n".join([*lines, *notes(points), conditions_of(points), run_line(points)])
 
 
 def conditions_of(points: Sequence[Point]) -> str:
@@ -129,7 +130,7 @@ def _is_device(path: Path) -> bool:
 
 def _body(point: Point) -> dict[str, Any]:
     return {
-        "summary": _summary(point.summary),
+        "summary": {**_summary(point.summary), "facts": run_facts([point])},
         "runs": [_run(run) for run in point.runs],
         "compat": compat(point),
     }
@@ -158,6 +159,7 @@ def _run(run: RunRecord) -> dict[str, Any]:
         "trace_hash": run.trace_hash,
         "duration": run.duration,
         "interrupted": run.interrupted,
+        "window": window_facts(run),
         "self_check": None if run.self_check is None else asdict(run.self_check),
         "records": [_record(record) for record in run.requests],
     }
@@ -180,7 +182,8 @@ def _record(record: RequestRecord) -> dict[str, Any]:
     }
 
 
-def _notes(points: Sequence[Point]) -> list[str]:
+def notes(points: Sequence[Point]) -> list[str]:
+    """What a reader of the table must know besides its numbers, one sentence a line."""
     slo = points[0].conditions
     lines = [f"Goodput counts requests with TTFT <= {slo.slo_ttft:g} s and every gap <= {slo.slo_gap:g} s."]
     if points[0].conditions.runs > 1:
