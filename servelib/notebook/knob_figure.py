@@ -12,14 +12,13 @@ from servelib.harness.metrics import RunMetrics
 from servelib.harness.stats import Estimate
 from servelib.harness.summary import Summary
 from servelib.notebook.figures import PALETTE, base_layout
+from servelib.notebook.panel import live
 
 _PANELS = (
     ("output_tokens_per_second", "output rate (tokens/s)", "blue"),
     ("ttft_p50", "TTFT p50 (seconds)", "orange"),
     ("goodput_fraction", "goodput (fraction of requests)", "green"),
 )
-_TEXT = "#787f89"  # between white and black: a live notebook may have either behind it
-_LINE = "rgba(128,136,145,0.3)"
 
 
 class KnobFigure:
@@ -42,12 +41,8 @@ class KnobFigure:
         figure.update_layout(
             base_layout(alt="", height=330, legend={"orientation": "h", "y": -0.24, "x": 0}, hovermode="x")
         )
-        figure.update_layout(font={"color": _TEXT, "size": 12}, margin={"l": 40, "t": 32}, autosize=True)
-        figure.update_annotations(font={"color": _TEXT, "size": 14})
-        figure.update_xaxes(gridcolor=_LINE, linecolor=_LINE, zeroline=False)
-        figure.update_yaxes(gridcolor=_LINE, linecolor=_LINE, zeroline=False)
-        self.widget: Any = go.FigureWidget(figure)
-        self.widget._config = {"responsive": True, "displayModeBar": False}  # it has no public name
+        figure.update_layout(margin={"l": 40, "t": 32})
+        self.widget = live(figure)
 
     def show(
         self,

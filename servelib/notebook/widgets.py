@@ -5,11 +5,8 @@ What the panel computes is in ``curves``; how it runs in the background is in ``
 
 from __future__ import annotations
 
-import html
-import math
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import ipywidgets as w
 
@@ -23,14 +20,11 @@ from servelib.notebook.background import BackgroundRun, stop_all
 from servelib.notebook.curves import Curves, MakeVirtual, Settings, Traffic, naive
 from servelib.notebook.knob_figure import KnobFigure
 from servelib.notebook.knob_text import describe, describe_measured, duration
-from servelib.notebook.slider_names import SliderNames
+from servelib.notebook.panel import Panel, log_slider, range_slider
 from servelib.sim.cost import StepCost
 
 MakeReal = Callable[[Clock, bool], Engine]
 """Makes the engine to measure, from a clock and whether to use a cache."""
-
-
-_CLASS = "servelib-knobs"
 
 
 def knobs(
@@ -54,7 +48,7 @@ def knobs(
     return Knobs(curves, make_engine, settings, runs)
 
 
-class Knobs(w.VBox):  # type: ignore[misc]
+class Knobs(Panel):
     """The panel. Its sliders and buttons are attributes, so that code can turn them too."""
 
     def __init__(self, curves: Curves, make_engine: MakeReal, settings: Settings, runs: int) -> None:
@@ -66,11 +60,11 @@ class Knobs(w.VBox):  # type: ignore[misc]
         self._lock = threading.RLock()  # the kernel's thread and the run's thread both write to the view
         self.error: Exception | None = None  # of the last real run, for a closer look
 
-        self.rate = _log_slider("arrival rate (requests/s)", settings.rate, 0.25, 16)
-        self.prompt = _range_slider("prompt length (tokens)", settings.prompt, 512)
-        self.output = _range_slider("output length (tokens)", settings.output, 128)
-        self.slo_ttft = _log_slider("SLO: first token within (s)", settings.slo_ttft, 0.125, 8)
-        self.slo_gap = _log_slider("SLO: gaps within (s)", settings.slo_gap, 0.00625, 0.4)
+        self.rate = log_slider("arrival rate (requests/s)", settings.rate, 0.25, 16)
+        self.prompt = range_slider("prompt length (tokens)", settings.prompt, 512)
+        self.output = range_slider("output length (tokens)", settings.output, 128)
+        self.slo_ttft = log_slider("SLO: first token within (s)", settings.slo_ttft, 0.125, 8)
+        self.slo_gap = log_slider("SLO: gaps within (s)", settings.slo_gap, 0.00625, 0.4)
         self.use_cache = w.Checkbox(
             value=settings.use_cache, description="keep keys and values (cache)", indent=False
         )
@@ -84,34 +78,14 @@ class Knobs(w.VBox):  # type: ignore[misc]
         self.progress = w.IntProgress(
             max=total, layout={"visibility": "hidden"}, tooltip="Progress of the real run"
         )
-        self.status = w.HTML()
-
-        for control in self._controls():
-            control.observe(self._moved, names="value")
+        buttons = w.HBox([self.run_button, self.stop_button, self.progress], layout={"flex_flow": "row wrap"})
         self.run_button.on_click(lambda _: self.start())
         self.stop_button.on_click(lambda _: self.stop())
         super().__init__(
-            [
-                w.GridBox(
-                    self._controls(),
-                    layout={
-                        "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 430px), 1fr))",
-                        "grid_gap": "2px 32px",
-                        "overflow": "visible",
-                    },
-                ),
-                self.headline,
-                self.figure.widget,
-                w.HBox([self.run_button, self.stop_button, self.progress], layout={"flex_flow": "row wrap"}),
-                self.status,
-                SliderNames(panel=_CLASS),
-            ]
+            [self.rate, self.prompt, self.output, self.slo_ttft, self.slo_gap, self.use_cache],
+            [self.headline, self.figure.widget, buttons],
         )
-        self.add_class(_CLASS)
         self.refresh()
-
-    def _controls(self) -> list[Any]:
-        return [self.rate, self.prompt, self.output, self.slo_ttft, self.slo_gap, self.use_cache]
 
     @property
     def settings(self) -> Settings:
@@ -186,12 +160,6 @@ class Knobs(w.VBox):  # type: ignore[misc]
         self.stop(wait=2.0)
         super().close()
 
-    def _moved(self, _change: Any) -> None:
-        try:
-            self.refresh()
-        except Exception as error:  # a callback's exception would be lost in the kernel's log
-            self._say(f"{type(error).__name__}: {error}", alert=True)
-
     def _advance(self, ended: int, total: int) -> None:
         with self._lock:
             self.progress.value = ended
@@ -214,34 +182,3 @@ class Knobs(w.VBox):  # type: ignore[misc]
                 self._measured.append((settings.traffic, settings.rate, whole))
                 self._say(describe_measured(settings, summarise(whole, settings.slo), len(whole)))
                 self._moved(None)
-
-    def _say(self, text: str, *, alert: bool = False) -> None:
-        role = "alert" if alert else "status"
-        self.status.value = f'<div role="{role}">{html.escape(text)}</div>'
-
-
-def _look(name: str) -> dict[str, Any]:
-    return {
-        "description": name,
-        "tooltip": name,
-        "style": {"description_width": "165px"},
-        "layout": {"width": "auto"},
-    }
-
-
-def _log_slider(name: str, value: float, low: float, high: float) -> Any:
-    """Four steps to each doubling, counted from ``low``."""
-    return w.FloatLogSlider(
-        value=value,
-        base=2,
-        min=math.log2(low),
-        max=math.log2(high),
-        step=0.25,
-        readout_format=".3g",
-        **_look(name),
-    )
-
-
-def _range_slider(name: str, value: tuple[int, int], high: int) -> Any:
-    """Lengths make new runs, which takes a moment: it answers when the handle is let go."""
-    return w.IntRangeSlider(value=value, min=1, max=high, continuous_update=False, **_look(name))
