@@ -71,7 +71,7 @@ class SamplingParams:
         check_float("min_p", self.min_p, 0.0, 1.0)
         check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        check_float("repetition_penalty", self.repetition_penalty, 0.0, low_open=True)
+        check_float("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)  # no logit can overflow
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidRequestError("logit_bias", self.logit_bias, "a mapping of token id to bias")
         for token_id, bias in self.logit_bias.items():
@@ -131,6 +131,11 @@ class Request:
         ):
             for token_id in ids:
                 check_int(name, token_id, 0, vocab_size - 1, why="the vocabulary")
+        # The end token is one more that min_tokens bans, and one must be left to choose.
+        ends = len(set(sampling.stop_token_ids))
+        if sampling.min_tokens and ends and ends >= vocab_size - 1:
+            limit = f"fewer than {vocab_size - 1} different ids while min_tokens is above 0"
+            raise InvalidRequestError("stop_token_ids", f"{ends} ids", limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ BAD: dict[str, list[Any]] = {
     "min_p": [-0.1, 1.1, *NOT_FINITE, *NOT_NUMBERS],
     "presence_penalty": [-2.1, 2.1, *NOT_FINITE, *NOT_NUMBERS],
     "frequency_penalty": [-2.1, 2.1, *NOT_FINITE, *NOT_NUMBERS],
-    "repetition_penalty": [0, 0.0, -1.0, *NOT_FINITE, *NOT_NUMBERS],
+    "repetition_penalty": [0, 0.0, -1.0, 1e-320, 1e308, *NOT_FINITE, *NOT_NUMBERS],
     "logit_bias": [None, [], 3, "a", [(1, 2.0)], {-1: 1.0}, {"1": 1.0}, {1.0: 1.0}, {True: 1.0},
                    {1: math.nan}, {1: math.inf}, {1: 100.1}, {1: -100.1}, {1: "x"}, {1: None}, {1: True}],
     "logprobs": [-1, 21, 1.5, math.nan, True, "1", []],
@@ -67,9 +67,9 @@ GOOD: list[dict[str, Any]] = [
     {},
     {"max_tokens": 1}, {"max_tokens": 5, "min_tokens": 5},
     {"temperature": 0}, {"temperature": 1e-4}, {"temperature": 5e-324}, {"temperature": 1e300},
-    {"top_k": 0}, {"top_k": 10**9}, {"top_p": 1}, {"top_p": 1e-9}, {"min_p": 0}, {"min_p": 1},
+    {"top_k": 0}, {"top_k": 10**400}, {"top_p": 1}, {"top_p": 1e-9}, {"min_p": 0}, {"min_p": 1},
     {"presence_penalty": -2}, {"presence_penalty": 2.0}, {"frequency_penalty": -2.0},
-    {"repetition_penalty": 1e-3}, {"repetition_penalty": 10},
+    {"repetition_penalty": 1e-3}, {"repetition_penalty": 1e3},
     {"logit_bias": {0: 100, 5: -100.0}}, {"logprobs": 0}, {"logprobs": 20},
     {"stop": ("a", "b")}, {"stop_token_ids": (0, 1)}, {"ignore_eos": True},
     {"seed": 0}, {"seed": 2**64 - 1}, {"seed": -(2**63)},
@@ -237,3 +237,14 @@ def test_an_output_gives_its_ids():
     tokens = (SampledToken(3), SampledToken(4, -0.5, ((4, -0.5),)))
     assert StepOutput("a", tokens).token_ids == (3, 4)
     assert StepOutput("a", (), FinishReason.ABORT).token_ids == ()
+
+
+def test_options_that_ban_every_token_are_refused():
+    def check(ids: range, **options: Any) -> None:
+        sampling = SamplingParams(stop_token_ids=tuple(ids), **options)
+        Request("a", (0,), sampling).check_against(vocab_size=10, context=100)
+
+    check(range(10))  # the first token ends it, and may be any
+    check(range(8), min_tokens=1)  # the end token may be a ninth
+    with pytest.raises(InvalidRequestError, match=r"^stop_token_ids: got '9 ids', must be fewer than 9"):
+        check(range(9), min_tokens=1)

@@ -70,9 +70,10 @@ def _draw(shifted: Tensor, states: Sequence[RequestState]) -> Tensor:
     params = [state.request.sampling for state in states]
     if any(p.top_k or p.top_p < 1.0 for p in params):
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # ties: the lower id first
-        top_k = shifted.new_tensor([[float(p.top_k or math.inf)] for p in params])  # [B, 1]
+        size = probs.shape[-1]
+        top_k = shifted.new_tensor([[min(p.top_k or size, size)] for p in params])  # [B, 1]
         top_p = shifted.new_tensor([[p.top_p if p.top_p < 1.0 else math.inf] for p in params])
-        within_k = torch.arange(probs.shape[-1], device=probs.device) < top_k  # [B, V], in rank order
+        within_k = torch.arange(size, device=probs.device) < top_k  # [B, V], in rank order
         ordered = ordered * within_k
         before = ordered.cumsum(-1) - ordered  # the mass of all that is likelier
         keep = within_k & (before < top_p * ordered.sum(-1, keepdim=True))

@@ -160,12 +160,12 @@ options = st.fixed_dictionaries(
     {},
     optional={
         "temperature": st.sampled_from([0.0, 5e-324, 1e-40, 1e-4, 0.5, 1.0, 1e300]),
-        "top_k": st.sampled_from([0, 1, 5, 10**12]),
+        "top_k": st.sampled_from([0, 1, 5, 10**12, 10**400]),
         "top_p": st.sampled_from([1e-300, 0.1, 0.9, 1.0]),
         "min_p": st.sampled_from([0.0, 1e-300, 0.1, 1.0]),
         "presence_penalty": st.sampled_from([-2.0, 2.0]),
         "frequency_penalty": st.sampled_from([-2.0, 2.0]),
-        "repetition_penalty": st.sampled_from([1e-100, 0.1, 1.3, 1e4, 1e300]),
+        "repetition_penalty": st.sampled_from([1e-3, 0.1, 1.3, 1e3]),
         "logit_bias": st.dictionaries(
             st.integers(0, V - 1), st.sampled_from([-100.0, 0.5, 100.0]), max_size=V
         ),
@@ -176,7 +176,7 @@ options = st.fixed_dictionaries(
     },
 )
 histories = st.lists(st.integers(0, V - 1), max_size=8)
-magnitudes = st.sampled_from([1e-3, 1.0, 1e4, 1e30])
+magnitudes = st.sampled_from([1e-3, 1.0, 1e4, 1e30, 1e37])
 
 
 @given(st.lists(st.tuples(options, histories, magnitudes), min_size=1, max_size=6), st.integers(0, 99))

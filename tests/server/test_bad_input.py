@@ -33,6 +33,8 @@ shared = [
     ("presence_penalty", 2.1),
     ("frequency_penalty", -2.1),
     ("repetition_penalty", 0),
+    ("repetition_penalty", 1e-320),
+    ("repetition_penalty", 1e308),
     ("logit_bias", {"260": 1}),
     ("logit_bias", {"-1": 1}),
     ("logit_bias", {"a": 1}),
