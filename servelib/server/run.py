@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import math
 import os
 import signal
@@ -11,7 +12,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,6 +25,8 @@ from servelib.server.loop import EngineLoop
 from servelib.spans import SpanLog
 from servelib.text.chat import ChatTemplate
 from servelib.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 
@@ -40,6 +44,8 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except ValueError as error:  # a name that no look-up can take: a label too long, a NUL
+        raise BindError(f"cannot listen on {host!r:.80}: not a host name; choose another --host") from error
     except OSError as error:
         hint = "choose another --host or --port"
         if error.errno == errno.EADDRINUSE:
@@ -73,7 +79,7 @@ def serve(
     port in use costs no loading time. ``on_ready`` is told the URL when requests are answered; by
     default a line on stderr says it.
     On the way out no new request is taken; those in flight have ``grace`` seconds to finish, then end
-    with an error. A second Ctrl-C does not wait. Spans are not kept unless a log is given: a log grows for
+    with an error. A second signal ends the wait. Spans are not kept unless a log is given: a log grows for
     as long as the server runs. Raises ``BindError``.
     """
     with listen(host, port) as listener:
@@ -172,6 +178,25 @@ def _announce(engine: Engine, model_id: str) -> Callable[[str], None]:
     return announce
 
 
+class _FullHouse:
+    """Says once in a while that there are no descriptors left.
+
+    asyncio reports each place in the backlog by itself and tries again in a second: thousands of
+    tracebacks a second, when the log is what matters.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + 60.0
+            logger.error("no new connection: %s; raise the limit (ulimit -n)", os.strerror(error.errno))
+
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -194,8 +219,18 @@ class _Server(uvicorn.Server):
         self._grace = grace
         self._on_ready = on_ready
         self._engine_loop: EngineLoop = app.state.service.loop
+        self._ended_wait = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the grace, the second ends it, a third Ctrl-C ends everything."""
+        if self.should_exit and not self._ended_wait:
+            self._ended_wait = True
+            self._engine_loop.begin_stop()
+        else:
+            super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_FullHouse())
         await super().startup(sockets)
         self._on_ready()
 

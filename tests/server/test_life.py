@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -177,7 +178,9 @@ def test_a_port_in_use_is_one_line_before_anything_is_built():
     assert built == []
 
 
-@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70_000)])
+@pytest.mark.parametrize(
+    ("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70_000), ("a" * 300, 0), ("a\0b", 0), ("a..b", 0)]
+)
 def test_an_address_that_is_not_ours_is_a_bind_error(host, port):
     with pytest.raises(BindError, match="cannot listen on"):
         listen(host, port)
@@ -220,3 +223,80 @@ def test_a_signal_ends_serve_cleanly(number):
     finally:
         process.kill()
     assert (process.returncode, out, err) == (0, "clean\n", "")
+
+
+STREAM = """
+import time
+from servelib.engine.naive import NaiveEngine
+from servelib.model.scripted import ScriptedModel
+from servelib.server.run import serve
+engine = NaiveEngine(ScriptedModel(lambda state: time.sleep(0.05) or 97))  # a stream of 100 seconds
+serve(engine, port=0, grace=1000.0, on_ready=lambda url: print(url, flush=True))
+print("clean", flush=True)
+"""
+
+
+def test_a_second_signal_ends_the_wait_for_streams_in_flight():
+    process = subprocess.Popen(
+        [sys.executable, "-c", STREAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+        body = json.dumps({**COMPLETION, "max_tokens": 2000, "stream": True})
+        connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.readline().startswith(b"data: ")
+        process.send_signal(signal.SIGINT)
+        assert eventually(lambda: refuses(url))  # the first signal was heard
+        process.send_signal(signal.SIGINT)
+        assert b"shutting down" in answer.read()
+        connection.close()
+        process.wait(30)
+        assert (process.returncode, process.stdout.read(), process.stderr.read()) == (0, "clean\n", "")
+    finally:
+        process.kill()
+
+
+def refuses(url):
+    host, port = urllib.parse.urlsplit(url).netloc.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return True
+    return False
+
+
+NO_DESCRIPTORS = """
+import os, resource, sys
+from servelib.engine.naive import NaiveEngine
+from servelib.model.scripted import ScriptedModel
+from servelib.server.run import serve
+
+def use_up(url):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        print(url, flush=True)
+
+serve(NaiveEngine(ScriptedModel([97])), port=0, on_ready=use_up)
+"""
+
+
+def test_a_server_without_descriptors_says_so_once():
+    process = subprocess.Popen(
+        [sys.executable, "-c", NO_DESCRIPTORS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        host, port = urllib.parse.urlsplit(url).netloc.split(":")
+        with socket.create_connection((host, int(port)), timeout=30):
+            first = process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            _, rest = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert "ulimit -n" in first
+    assert (process.returncode, rest) == (0, "")
