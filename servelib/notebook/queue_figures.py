@@ -23,16 +23,18 @@ Waits = Mapping[float, Estimate]
 """Utilisation -> mean wait in units of the mean service time."""
 
 
-def waiting_curve(simulated: Mapping[float, Waits], *, alt: str, start: float = 1.0) -> go.Figure:
+def waiting_curve(
+    simulated: Mapping[float, Waits], *, alt: str, start: float = 1.0, top: float = 30.0
+) -> go.Figure:
     """Mean wait, in units of the mean service time, against utilisation: a frame a spread.
 
     ``simulated`` maps each spread (cv2) to what was simulated there; the theory line is worked out
-    here. ``start`` is the spread shown first. The vertical axis is the same in all frames, and the
-    line of exponential service stays as a yardstick.
+    here. ``start`` is the spread shown first. The vertical axis is the same in all frames, up to
+    ``top``, so that the bend is seen to move; what is higher leaves the figure, and the frame's name
+    gives its number. The line of exponential service stays as a yardstick.
     """
     spreads = list(simulated)
     first = spreads.index(start)
-    top = max(e.high or e.value or 0.0 for waits in simulated.values() for e in waits.values())
     yardstick = {
         "mode": "lines",
         "line": {"color": PALETTE["grey"], "width": 1.5, "dash": "dot"},
@@ -46,7 +48,7 @@ def waiting_curve(simulated: Mapping[float, Waits], *, alt: str, start: float = 
     )  # fmt: skip
     fig.add_trace(go.Scatter(**_points(simulated[start]), **_simulated_look()))
     fig.update_xaxes(title="utilisation (arrival rate × mean service time)", range=[0, 1])
-    fig.update_yaxes(title="mean wait<br>mean service times", range=[-0.02 * top, 1.04 * top])
+    fig.update_yaxes(title="mean wait<br>in mean service times", range=[-0.03 * top, top])
     fig.update_layout(legend={"x": 0.02, "y": 0.98})
     fig.layout.meta = {"alt": alt, "control": {"label": "spread of service times", "initial": first}}
     fig.frames = [
