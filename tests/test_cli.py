@@ -48,7 +48,7 @@ def test_virtual_bench_needs_no_torch_and_gives_the_same_bytes_every_time(tmp_pa
     assert shown[0] == shown[1]
     assert (
         shown[0]
-        .splitlines()[-1]
+        .splitlines()[-2]
         .startswith("Conditions: TinyGPT (reference, random weights) (5,838,080 params)")
     )
     found = json.loads(files[0].read_text())

@@ -51,6 +51,7 @@ class Conditions:
     slo_ttft: float
     slo_gap: float
     measured: str | None
+    one_trace: bool = False  # the same in every run; else run k is drawn with seed + k
 
     def line(self) -> str:
         """The line that follows every table."""
@@ -62,10 +63,12 @@ class Conditions:
             parts.append(f"client on {self.machine}")
         else:
             parts += [self.machine or "unknown machine", f"torch {self.torch}" if self.torch else "no torch"]
-        seeds = f"seed {self.seed}" if self.runs == 1 else f"seeds {self.seed}-{self.seed + self.runs - 1}"
+        one_seed = self.runs == 1 or self.one_trace
+        seeds = f"seed {self.seed}" if one_seed else f"seeds {self.seed}-{self.seed + self.runs - 1}"
         repeats = "1 run" if self.runs == 1 else f"{self.runs} runs"
         parts += [self.arrivals, f"prompt {self.prompt}", f"output {self.output}", seeds]
-        parts += [_rates(self.rates), f"{self.requests} requests x {repeats}"]
+        rates = [] if self.closed else [_rates(self.rates)]
+        parts += [*rates, f"{self.requests} requests x {repeats}"]
         if self.measured:
             parts.append(f"measured {self.measured}")
         return "Conditions: " + ", ".join(parts)
@@ -84,7 +87,7 @@ class Conditions:
             "arrivals": self.arrivals,
             "prompt": self.prompt,
             "output": self.output,
-            "seeds": [self.seed + run for run in range(self.runs)],
+            "seeds": [self.seed + (0 if self.one_trace else run) for run in range(self.runs)],
             "rates": [finite_rate(rate) for rate in self.rates],
             "requests": self.requests,
             "runs": self.runs,
@@ -96,6 +99,11 @@ class Conditions:
     def remote(self) -> bool:
         """Whether a server was measured over HTTP: ``engine`` is its address, ``machine`` the client's."""
         return self.engine.startswith("http")
+
+    @property
+    def closed(self) -> bool:
+        """Whether callers waited for their answers: ``arrivals`` then says how many they were."""
+        return self.arrivals.startswith("closed loop")
 
     def over(self, rates: tuple[float, ...]) -> Conditions:
         """The same conditions for a table over several rates."""
@@ -160,6 +168,8 @@ def torch_in_use() -> str | None:
 def _rates(rates: tuple[float, ...]) -> str:
     if not rates:
         return "arrival rate set by the trace"
+    if rates == (math.inf,):
+        return "arrival rate inf"
     if len(rates) > 1:
         return f"arrival rates {', '.join(f'{rate:.4g}' for rate in rates)}/s"
     shown = f"{rates[0]:.4g}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from servelib.errors import check_float
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.stats import percentile
+from servelib.harness.window import Verdict, steady_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class SLO:
 class RunMetrics:
     """One run in numbers. Seconds and per second; None where undefined.
 
-    ``window`` is the run from its start to its last event; every rate divides by it.
+    ``window`` is the run from its start to its last event; every rate divides by it, warm-up and drain
+    included. ``output_tokens_per_second_steady`` is of the steady window alone, None where there is
+    none; ``steady`` is the verdict, ``little_error`` how far Little's law is off in that window.
     """
 
     offered: int
@@ -53,6 +56,9 @@ class RunMetrics:
     goodput_fraction: float | None
     send_lag_p50: float | None
     send_lag_p99: float | None
+    output_tokens_per_second_steady: float | None
+    steady: Verdict
+    little_error: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,8 @@ def run_metrics(run: RunRecord, slo: SLO = SLO(), values: Samples | None = None)
     completed = sum(record.ok for record in run.requests)
     met = sum(meets(record, slo) for record in run.requests)
     tokens = sum(record.output_tokens for record in run.requests)
-    window = run.duration
+    window, settled = run.duration, steady_window(run)
+    steady = settled.verdict is Verdict.STEADY
     return RunMetrics(
         offered=offered,
         completed=completed,
@@ -149,6 +156,9 @@ def run_metrics(run: RunRecord, slo: SLO = SLO(), values: Samples | None = None)
         goodput_fraction=met / offered if offered else None,
         send_lag_p50=percentile(values.send_lag, 0.50),
         send_lag_p99=percentile(values.send_lag, 0.99),
+        output_tokens_per_second_steady=settled.output_tokens_per_second if steady else None,
+        steady=settled.verdict,
+        little_error=None if settled.little is None else settled.little.error,
     )
 
 

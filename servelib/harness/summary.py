@@ -26,7 +26,8 @@ PERCENTILES = {
 """The percentile metrics: whose samples, and which quantile."""
 
 RATES = ("output_tokens_per_second", "goodput_per_second", "goodput_fraction")
-ESTIMATES = (*list(PERCENTILES)[:8], *RATES, *list(PERCENTILES)[8:])
+STEADY_RATE = "output_tokens_per_second_steady"
+ESTIMATES = (*list(PERCENTILES)[:8], *RATES, *list(PERCENTILES)[8:], STEADY_RATE)
 """Every estimate's name, in the order in which files hold them."""
 
 
@@ -52,6 +53,9 @@ class Summary:
     goodput_fraction: Estimate
     send_lag_p50: Estimate
     send_lag_p99: Estimate
+    output_tokens_per_second_steady: Estimate
+    steady: dict[str, int]  # verdict -> how many runs
+    little_error: float | None  # the largest of the runs, by size
 
     def estimates(self) -> dict[str, Estimate]:
         """Every estimate by name, in the order of ``ESTIMATES``."""
@@ -74,6 +78,10 @@ def summarise(runs: Sequence[RunRecord], slo: SLO = SLO()) -> Summary:  # noqa: 
         failed=sum(m.failed for m in metrics),
         failures=dict(sorted(outcomes.items())),
         interrupted=any(run.interrupted for run in runs),
+        steady=dict(Counter(m.steady.value for m in metrics)),
+        little_error=max(
+            (m.little_error for m in metrics if m.little_error is not None), key=abs, default=None
+        ),
         **{name: _estimate(name, metrics, values) for name in ESTIMATES},
     )
 
@@ -83,7 +91,8 @@ def _estimate(name: str, metrics: list[RunMetrics], values: list[Samples]) -> Es
     if name not in PERCENTILES:
         offered = sum(m.offered for m in metrics)
         if not found:
-            return Estimate(None, samples=offered, note="undefined in every run")
+            why = "no steady window in any run" if name == STEADY_RATE else "undefined in every run"
+            return Estimate(None, samples=offered, note=why)
         interval = t_interval(found, lowest=0.0, highest=1.0 if name == "goodput_fraction" else float("inf"))
         low, high = interval or (None, None)
         return Estimate(fmean(found), low, high, n=len(found), samples=offered)

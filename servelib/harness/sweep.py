@@ -9,12 +9,13 @@ from typing import Literal, Protocol
 from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError, check_int
+from servelib.harness.closed import drive_closed
 from servelib.harness.conditions import Conditions, conditions
 from servelib.harness.drive import Progress, RunError, drive, shifted
 from servelib.harness.metrics import SLO
 from servelib.harness.records import RunRecord
 from servelib.harness.summary import Summary, summarise
-from servelib.harness.trace import Trace, Workload
+from servelib.harness.trace import Trace, TraceSource, Workload
 
 ClockKind = Literal["wall", "virtual"]
 MakeEngine = Callable[[Clock], Engine]
@@ -56,10 +57,11 @@ class System(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """Engines in this process, on wall or virtual time."""
+    """Engines in this process, on wall or virtual time. With ``callers`` the loop is closed."""
 
     make_engine: MakeEngine
     clock: ClockKind = "wall"
+    callers: int | None = None
 
     @property
     def is_virtual(self) -> bool:
@@ -69,15 +71,18 @@ class InProcess:
     def session(self) -> Session:
         """An engine on a clock of its own."""
         clock = VirtualClock() if self.is_virtual else WallClock()
-        return _Engine(self.make_engine(clock), clock)
+        return _Engine(self.make_engine(clock), clock, self.callers)
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
     engine: Engine
     clock: Clock
+    callers: int | None
 
     def about(self, trace: Trace, *, runs: int, slo: SLO) -> Conditions:
+        if self.callers is not None:
+            trace = replace(trace, arrivals=f"closed loop, {self.callers} callers")
         return conditions(self.engine, trace, runs=runs, slo=slo, virtual=self.clock.is_virtual)
 
     def play(
@@ -87,6 +92,15 @@ class _Engine:
         on_progress: Progress | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> RunRecord:
+        if self.callers is not None:
+            return drive_closed(
+                self.engine,
+                trace,
+                self.clock,
+                self.callers,
+                on_progress=on_progress,
+                should_stop=should_stop,
+            )
         return drive(self.engine, trace, self.clock, on_progress=on_progress, should_stop=should_stop)
 
 
@@ -161,7 +175,7 @@ def sweep(
 
 def sweep_system(
     system: System,
-    workload: Workload,
+    workload: TraceSource,
     rates: Sequence[float],
     *,
     runs: int = 3,
@@ -209,7 +223,8 @@ def sweep_system(
             for i in upwards if run % 2 == 0 else reversed(upwards):
                 session = system.session()
                 if i not in about:
-                    about[i] = session.about(traces[i][0], runs=runs, slo=slo)
+                    same = runs > 1 and traces[i][0].seed == traces[i][1].seed
+                    about[i] = replace(session.about(traces[i][0], runs=runs, slo=slo), one_trace=same)
                 record = session.play(
                     traces[i][run],
                     on_progress=shifted(on_progress, done, total),

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from servelib.errors import InvalidRequestError, check_int
 from servelib.harness.arrivals import Arrivals, AtOnce, Poisson
@@ -26,6 +27,7 @@ __all__ = [
     "SharedPrefix",
     "Trace",
     "TraceRequest",
+    "TraceSource",
     "Uniform",
     "Workload",
     "make_trace",
@@ -85,6 +87,19 @@ class SharedPrefix:
     def label(self) -> str:
         """How a conditions line names it."""
         return f"{self.tokens} shared" + (f" in {self.groups} groups" if self.groups > 1 else "")
+
+
+class TraceSource(Protocol):
+    """Where a sweep takes its traces from: a drawn ``Workload``, or one fixed trace."""
+
+    def trace(self, rate: float, run: int = 0) -> Trace:
+        """The trace of one run."""
+        ...
+
+    @property
+    def warmup(self) -> Callable[[int], Trace]:
+        """Makes the requests that come before, not counted."""
+        ...
 
 
 Body = tuple[str, tuple[int, ...], int]  # request id, prompt ids, output tokens

@@ -119,7 +119,12 @@ def test_the_table_shows_values_intervals_notes_and_conditions():
     assert lines[2].split()[-2:] == ["15", "0"]
     assert "[" in lines[3]
     assert "* TTFT p99: from 5 samples a run; p99 needs 368." in lines
-    assert lines[-1].startswith("Conditions: ")
+    assert lines[-2].startswith("Conditions: ")
+    assert lines[-1].startswith("Run: open loop, latency from the schedule, percentiles by linear ")
+    assert "15 ok, 0 failed, achieved " in lines[-1]
+    assert lines[-1].endswith(
+        "output length as asked in 15 of 15, steady state: too short to say, virtual clock"
+    )
 
 
 def test_the_table_shows_failures_and_never_a_false_zero():
