@@ -142,7 +142,7 @@ class _Run:
             await asyncio.gather(work, watch, return_exceptions=True)
             self.thread_share = self.loop_watch.share()
         if not work.cancelled() and (error := work.exception()) is not None:
-            raise error
+            raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
 
     async def open_loop(self, session: aiohttp.ClientSession) -> None:
         """Start each request at its own time."""
