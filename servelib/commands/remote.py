@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from servelib.commands.options import UsageError, positive
 from servelib.errors import InvalidRequestError
-from servelib.harness.trace import Workload
+from servelib.harness.trace import TraceSource
 
 if TYPE_CHECKING:
     from servelib.harness.remote import Remote
@@ -32,7 +32,7 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
 
 
 def remote_system(
-    options: argparse.Namespace, workload: Workload, rate: float, callers: int | None = None
+    options: argparse.Namespace, workload: TraceSource, rate: float, callers: int | None = None
 ) -> Remote | None:
     """The server to measure, found fit by one request; None without ``--url``. Raises ``UsageError``."""
     if options.url is None:

@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from servelib.harness.facts import run_line
 from servelib.harness.metrics import samples
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.report import conditions_of, notes
@@ -68,7 +69,7 @@ def html_report(points: Sequence[Point], *, title: str = "servelib bench") -> st
         grid=GRID,
         script=get_plotlyjs(),
         table=results(points, caption=conditions_of(points))._repr_html_(),
-        notes="".join(f"<li>{html.escape(note)}</li>" for note in notes(points)),
+        notes="".join(f"<li>{html.escape(note)}</li>" for note in [*notes(points), run_line(points)]),
         figures="\n".join(_figure(f"figure-{i}", *figure) for i, figure in enumerate(figures)),
     )
 
