@@ -31,6 +31,7 @@ CORE = [
     "servelib.request",
     "servelib.sim.cost",
     "servelib.sim.model",
+    "servelib.sim.queueing",
     "servelib.spans",
 ]
 
