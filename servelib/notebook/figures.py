@@ -154,3 +154,42 @@ def _frame_name(point: Point) -> str:
     if s.goodput_fraction.value is not None:
         shown.append(f"goodput {s.goodput_fraction.value:.0%}")
     return ", ".join(shown)
+
+
+def interval_by_n(
+    found: dict[str, Sequence[tuple[int, float, tuple[float, float] | None]]],
+    truth: dict[str, float],
+    *,
+    unit: str,
+    alt: str,
+) -> go.Figure:
+    """Percentiles and their intervals against the number of samples, each beside its true value.
+
+    ``found`` maps a name (two at most) to (n, value, interval); without an interval the marker is an
+    open cross: too few samples to bound it.
+    """
+    fig = go.Figure(layout=base_layout(alt=alt, height=420))
+    looks = (("blue", "circle", "dash"), ("orange", "square", "dot"))
+    for (name, rows), (colour, symbol, dash) in zip(found.items(), looks, strict=False):
+        low = [0.0 if bounds is None else value - bounds[0] for _, value, bounds in rows]
+        high = [0.0 if bounds is None else bounds[1] - value for _, value, bounds in rows]
+        fig.add_scatter(
+            x=[n for n, *_ in rows], y=[value for _, value, _ in rows], mode="markers", name=name,
+            marker={
+                "color": PALETTE[colour], "size": 9,
+                "symbol": ["x-thin-open" if bounds is None else symbol for *_, bounds in rows],
+            },
+            error_y={
+                "array": high, "arrayminus": low, "color": PALETTE[colour], "thickness": 1.5, "width": 5,
+            },
+            hovertemplate="%{y:.3g} " + unit + " from %{x:,} samples<extra>" + name + "</extra>",
+        )  # fmt: skip
+        ends = [rows[0][0], rows[-1][0]]
+        fig.add_scatter(
+            x=ends, y=[truth[name]] * 2, mode="lines", name=f"true {name}", hoverinfo="skip",
+            line={"color": PALETTE[colour], "width": 1.5, "dash": dash},
+        )  # fmt: skip
+    fig.update_xaxes(title="samples", type="log", dtick=1)
+    fig.update_yaxes(title=unit, rangemode="tozero")
+    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
+    return fig
