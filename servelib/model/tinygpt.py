@@ -136,8 +136,11 @@ class TinyGPT(nn.Module):
     def _draw_weights(self) -> None:
         """Normal, variance 1/inputs: every product keeps the size of what it reads.
 
+        What adds to the stream is drawn narrower, so that all layers together add about as much as
+        the embedding gave (Radford et al. 2019, section 2.3). Rounding then stays small on its way
+        to the logits, and two ways to compute a text rarely disagree on which token is likeliest.
         Queries and keys are drawn wider, so that attention picks a few tokens instead of averaging
-        all: then the next token hangs on the whole text and greedy output does not fall into a loop.
+        all: then the next token hangs on the whole text and greedy output rarely falls into a loop.
         The generator is ours: the global one is neither read nor moved.
         """
         generator = torch.Generator().manual_seed(self.config.seed)
@@ -146,6 +149,8 @@ class TinyGPT(nn.Module):
             if weight.dim() == 2:
                 # Drawn row by row as [out, in], whatever the layout in memory.
                 std = 1.0 if name == "embedding" else weight.shape[1] ** -0.5
+                if name.endswith((".out", ".down")):
+                    std *= (2 * self.config.layers) ** -0.5
                 weight.data.copy_(torch.randn(weight.shape, generator=generator) * std)
             if name.endswith("qkv"):
                 weight.data[:turned] *= QK_GAIN
