@@ -190,4 +190,5 @@ class _Run:
         ends = [record.end for record in self.records if record.end is not None]
         duration = max(ends, default=0.0)
         judged = None if self.clock.is_virtual else self.meter.verdict(duration)
-        return RunRecord(self.trace.seed, self.trace.hash, self.records, duration, self.interrupted, judged)
+        trace = self.trace
+        return RunRecord(trace.seed, trace.hash, self.records, duration, self.interrupted, judged, self.start)

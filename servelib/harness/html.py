@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 from servelib.harness.facts import run_line
 from servelib.harness.metrics import samples
 from servelib.harness.records import RequestRecord, RunRecord
-from servelib.harness.report import conditions_of, notes
+from servelib.harness.report import notes
 from servelib.harness.sweep import Point
 from servelib.notebook.figures import PALETTE, base_layout
 from servelib.notebook.tables import results
@@ -68,7 +68,7 @@ def html_report(points: Sequence[Point], *, title: str = "servelib bench") -> st
         title=html.escape(title),
         grid=GRID,
         script=get_plotlyjs(),
-        table=results(points, caption=conditions_of(points))._repr_html_(),
+        table=results(points, caption="Results at each arrival rate")._repr_html_(),
         notes="".join(f"<li>{html.escape(note)}</li>" for note in [*notes(points), run_line(points)]),
         figures="\n".join(_figure(f"figure-{i}", *figure) for i, figure in enumerate(figures)),
     )

@@ -201,6 +201,5 @@ class _Run:
         ends = [record.end for record in self.records if record.end is not None]
         lags = [r.sent - r.scheduled for r in self.records if r.sent is not None]
         judged = check("http", self.thread_share, lags, self.loop_watch.lags, LIMITS)
-        return RunRecord(
-            self.trace.seed, self.trace.hash, self.records, max(ends, default=0.0), self.interrupted, judged
-        )
+        duration, trace = max(ends, default=0.0), self.trace
+        return RunRecord(trace.seed, trace.hash, self.records, duration, self.interrupted, judged, self.start)

@@ -59,7 +59,8 @@ class RunRecord:
     """One run of one trace: its records in arrival order, and whether it was stopped early.
 
     ``duration`` is the time from the start of the run (trace time 0) to its last event. ``self_check``
-    is what the run showed of the harness; None in virtual time.
+    is what the run showed of the harness; None in virtual time. ``began`` is what the run's clock read
+    at trace time 0, to lay records beside spans of the same clock.
     """
 
     seed: int
@@ -68,3 +69,4 @@ class RunRecord:
     duration: float = 0.0
     interrupted: bool = False
     self_check: SelfCheck | None = None
+    began: float = 0.0
