@@ -128,7 +128,7 @@ class EngineLoop:
         try:
             while self._take_commands():
                 self._hand_over(self._engine.step())
-        except Exception as error:  # whatever it is, the engine can no longer be trusted
+        except BaseException as error:  # whatever it is, the engine can no longer be trusted
             logger.exception("the engine died")
             reason = f"the engine died ({type(error).__name__})"
         finally:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from servelib.clock import Clock
+from servelib.errors import InvalidRequestError
 from servelib.request import FinishReason, Request, SampledToken, StepOutput
 from servelib.server.loop import EngineLoop
 from servelib.spans import SpanLog, Stage, timed
@@ -54,7 +55,7 @@ class TextStream:
     def push(self, output: StepOutput) -> Fragment | None:
         """The next fragment; None while all there is must be held back.
 
-        Raises ``GenerationError`` for an output that carries a failure.
+        Raises ``GenerationError`` for an output that carries a failure or a token that does not exist.
         """
         reason = output.finish_reason
         if reason in (FinishReason.ERROR, FinishReason.ABORT):
@@ -66,7 +67,10 @@ class TextStream:
             if reason is FinishReason.STOP and index == last:
                 break  # the end token: it counts, and it is not text
             self._unsent.append((self._decoded, token))
-            decoded = self._detokenizer.push((token.token_id,))
+            try:
+                decoded = self._detokenizer.push((token.token_id,))
+            except InvalidRequestError as error:  # the engine's fault, not the caller's
+                raise GenerationError(f"the engine gave no token of the vocabulary: {error}") from error
             self._decoded += len(decoded)
             text += self._stops.push(decoded)
             if self._stops.matched is not None:

@@ -102,6 +102,19 @@ def test_a_dead_engine_fails_all_in_flight_and_refuses_the_next():
     assert not engine.has_work
 
 
+def test_an_engine_that_exits_is_dead_too_and_not_a_shut_down():
+    class Exits(NaiveEngine):
+        def step(self):
+            raise SystemExit(3)
+
+    async def scenario(loop):
+        with pytest.raises(EngineStoppedError, match="died"):
+            await read(loop.submit(request("a")))
+        assert "died" in loop.failure
+
+    run(Exits(ScriptedModel([7])), scenario)
+
+
 def test_abort_frees_the_engine_and_unknown_ids_do_nothing():
     stepping, go_on = threading.Event(), threading.Event()
 

@@ -78,3 +78,8 @@ def test_a_stop_string_decided_only_by_the_end_is_a_stop():
 def test_a_failed_output_raises(reason):
     with pytest.raises(GenerationError):
         fragments_of([StepOutput("r", (), reason, "boom")])
+
+
+def test_a_token_that_does_not_exist_is_the_engines_fault():
+    with pytest.raises(GenerationError, match="99999"):
+        fragments_of([StepOutput("r", (SampledToken(99999),))])
