@@ -1,4 +1,4 @@
-"""The command line: ``servelib serve | bench | sweep | calibrate``."""
+"""The command line: ``servelib serve | bench | sweep | compare | capacity | calibrate``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from servelib import __version__
 from servelib.commands.bench import EXIT_INTERRUPTED, add_bench, add_sweep
 from servelib.commands.calibrate import add_calibrate
+from servelib.commands.capacity import add_capacity
+from servelib.commands.compare import add_compare
 from servelib.commands.options import Parser, UsageError
 from servelib.commands.serve import add_serve
 
@@ -26,7 +28,7 @@ def parser() -> Parser:
     top = Parser(prog="servelib", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"servelib {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for add in (add_serve, add_bench, add_sweep, add_calibrate):
+    for add in (add_serve, add_bench, add_sweep, add_compare, add_capacity, add_calibrate):
         add(commands)
     return top
 

@@ -134,7 +134,7 @@ def test_readers():
         (["bench", "--rate", "0"], "--rate"),
         (["bench", "--rate", "-1"], "--rate"),
         (["bench", "--rate", "nan"], "--rate"),
-        (["bench", "--rate", "inf"], "--rate"),
+        (["bench", "--rate", "-inf"], "--rate"),
         (["bench", "--rate", "fast"], "'fast'"),
         (["bench", "--rates", "1"], "--rates"),
         (["bench", "--engine", "warp"], "warp"),

@@ -12,23 +12,22 @@ from servelib.commands.options import (
     Parser,
     UsageError,
     add_engine,
-    any_integer,
     integer,
-    lengths,
     output_file,
     positive,
+    rate,
     rates,
 )
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
 from servelib.commands.reports import add_reports, check_reports, write_reports
+from servelib.commands.traffic import Traffic, add_traffic, traffic
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
 from servelib.harness.report import document, point_document, text_table, to_json, write_text
 from servelib.harness.sweep import InProcess, MakeEngine, Point, SweepError, System, sweep_system
-from servelib.harness.trace import Uniform, Workload
 from servelib.model.config import REFERENCE
 from servelib.sim.cost import load_cost, reference_cost
 from servelib.sim.model import CostedModel
@@ -43,6 +42,9 @@ examples:
   servelib bench --engine cached --rate 8 --runs 5
   servelib bench --clock virtual --json a.json     predicted step times: no torch, no waiting,
                                                    and the same bytes every time
+  servelib bench --arrivals gamma:0.25 --rate 8    the same load in bursts
+  servelib bench --arrivals azure.csv              replay a trace: ours, Azure's, Mooncake's, BurstGPT's
+  servelib bench --closed-loop 4                   four patient callers, for contrast
   servelib bench --url http://127.0.0.1:8000 --model NAME    any OpenAI-compatible server
 """
 
@@ -59,10 +61,15 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add ``bench``."""
     parser = commands.add_parser("bench", help="measure one arrival rate", description=BENCH_HELP)
     parser.add_argument(
-        "--rate", type=positive, default=4.0, metavar="R", help="arrivals per second (default: 4)"
+        "--rate", type=rate, metavar="R", help="arrivals per second, or inf: all at once (default: 4)"
     )
     _add_common(parser)
-    parser.set_defaults(parser=parser, run=lambda options: _run(options, [options.rate], single=True))
+    parser.set_defaults(
+        parser=parser,
+        run=lambda options: _run(
+            options, traffic(options, options.rate and [options.rate], [4.0]), single=True
+        ),
+    )
 
 
 def add_sweep(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -71,23 +78,30 @@ def add_sweep(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--rates",
         type=rates,
-        default=[1.0, 4.0, 8.0],
         metavar="LIST",
         help="1,4,8 or LOW:HIGH:COUNT, evenly spaced by factor (default: 1,4,8)",
     )
     _add_common(parser)
-    parser.set_defaults(parser=parser, run=lambda options: _run(options, options.rates, single=False))
+    parser.set_defaults(
+        parser=parser,
+        run=lambda options: _run(options, traffic(options, options.rates, [1.0, 4.0, 8.0]), single=False),
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_system(parser)
+    add_traffic(parser)
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="write summary and every record here"
+    )
+    add_reports(parser)
+
+
+def add_system(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is measured, against which objective, how often."""
     add_engine(parser)
-    reference, slo = Workload(), SLO()
-    add = parser.add_argument
-    add("--requests", type=integer(1), default=reference.requests, metavar="N", help="a run (default: 24)")
+    slo, add = SLO(), parser.add_argument
     add("--runs", type=integer(1), default=3, metavar="N", help="repeats; run k uses seed + k (default: 3)")
-    add("--seed", type=any_integer, default=reference.seed, metavar="N", help="of the first run (default: 7)")
-    add("--prompt", type=lengths, default=reference.prompt, metavar="A-B", help="tokens (default: 32-96)")
-    add("--output", type=lengths, default=reference.output, metavar="A-B", help="tokens (default: 16-48)")
     add("--slo-ttft", type=positive, default=slo.ttft, metavar="S", help="first token within (default: 1 s)")
     add("--slo-itl", type=positive, default=slo.gap, metavar="S", help="every gap within (default: 0.05 s)")
     add(
@@ -98,25 +112,23 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     add_threads(parser)
     add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
-    add("--json", type=output_file, metavar="FILE", help="write summary and every record here")
-    add_reports(parser)
     add_remote(parser)
 
 
-def _run(options: argparse.Namespace, wanted: list[float], *, single: bool) -> int:
-    workload = Workload(options.prompt, options.output, options.requests, options.seed)
+def _run(options: argparse.Namespace, load: Traffic, *, single: bool) -> int:
     check_reports(options)
-    system = remote_system(options, workload, wanted[0]) or _in_process(options)
+    system = make_system(options, load)
     complaint, broken = "", False
-    total = options.requests * options.runs * len(wanted)
+    total = load.requests * options.runs * len(load.rates)
     with progress_bar(total) as on_progress:
         try:
             points = sweep_system(
                 system,
-                workload,
-                wanted,
+                load.source,
+                load.rates,
                 runs=options.runs,
                 slo=SLO(options.slo_ttft, options.slo_itl),
+                warmup=options.warmup,
                 on_progress=on_progress,
             )
         except SweepError as error:
@@ -136,19 +148,18 @@ def _write(points: list[Point], path: Path | None, *, single: bool) -> None:
     print(text_table(points))
 
 
-def _in_process(options: argparse.Namespace) -> System:
-    _check_context(options.prompt, options.output)
-    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
-    return InProcess(build, options.clock)
-
-
-def _check_context(prompt: Uniform, output: Uniform) -> None:
-    longest = prompt.high + output.high
-    if longest > REFERENCE.context:
+def make_system(options: argparse.Namespace, load: Traffic) -> System:
+    """The server or the engine that the options name. Raises ``UsageError``."""
+    remote = remote_system(options, load.source, load.rates[0], options.closed_loop)
+    if remote is not None:
+        return remote
+    if load.longest > REFERENCE.context:
         raise UsageError(
-            f"--prompt {prompt.label} with --output {output.label} can need {longest} tokens; "
+            f"a request can need {load.longest} tokens, prompt and output together; "
             f"the model's context is {REFERENCE.context}"
         )
+    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
+    return InProcess(build, options.clock, options.closed_loop)
 
 
 def _virtual_engine(options: argparse.Namespace) -> MakeEngine:

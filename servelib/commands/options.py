@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from servelib.engine.registry import ENGINES
+from servelib.errors import InvalidRequestError
+from servelib.harness.lengths import Lengths, LogNormal, Uniform, lengths_from_file
 from servelib.harness.report import check_writable
-from servelib.harness.trace import Uniform
+from servelib.harness.trace import SharedPrefix
 
 
 class UsageError(ValueError):
@@ -66,10 +68,45 @@ def positive(text: str) -> float:
     return value
 
 
-def lengths(text: str) -> Uniform:
-    """``32-96``, every length from 32 to 96; or ``64``, always 64."""
+def fraction(text: str) -> float:
+    """A number above 0, up to 1."""
+    value = positive(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be above 0 and at most 1")
+    return value
+
+
+def rate(text: str) -> float:
+    """A finite number above 0, or ``inf``: everything at once."""
+    return math.inf if text == "inf" else positive(text)
+
+
+def shared_prefix(text: str) -> SharedPrefix:
+    """``64``, one prefix of 64 tokens; ``64:8``, one for each of 8 groups."""
+    tokens, colon, groups = text.partition(":")
+    return SharedPrefix(integer(1)(tokens), integer(1)(groups) if colon else 1)
+
+
+def lengths(text: str) -> Lengths:
+    """``32-96``, every length from 32 to 96; ``64``, always 64; a log-normal law; or a file of lengths."""
+    name, *details = text.split(":")
+    try:
+        if name == "lognormal" and len(details) == 3:
+            bounds = _uniform(details[2])
+            return LogNormal(positive(details[0]), positive(details[1]), bounds.low, bounds.high)
+        if Path(text).is_file():
+            return lengths_from_file(Path(text))
+    except InvalidRequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return _uniform(text)
+
+
+def _uniform(text: str) -> Uniform:
     low, dash, high = text.partition("-")
-    wanted = f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH, such as 32-96, or one number"
+    wanted = (
+        f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH, such as 32-96, one number, "
+        "lognormal:MEDIAN:SIGMA:LOW-HIGH or a file with one length a line"
+    )
     if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
         raise argparse.ArgumentTypeError(wanted)
     first, last = int(low), int(high or low)

@@ -125,6 +125,11 @@ class Replay:
     schedule: tuple[float, ...]
     label: str = "replay"
 
+    @property
+    def rate(self) -> float:
+        """Arrivals per second up to the last one."""
+        return mean_rate(self.schedule)
+
     def __post_init__(self) -> None:
         before = 0.0
         for time in self.schedule:

@@ -70,7 +70,9 @@ def run_line(points: Sequence[Point]) -> str:
 
 
 def achieved_rate(run: RunRecord) -> float | None:
-    """Requests handed over per second, up to the last one; None if that takes no time."""
+    """Requests handed over per second, up to the last one; None where all were due at once."""
+    if not any(record.scheduled for record in run.requests):
+        return None
     sent = [record.sent for record in run.requests if record.sent is not None]
     return len(sent) / max(sent) if sent and max(sent) > 0 else None
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from servelib.errors import InvalidRequestError, check_float
-from servelib.harness.arrivals import Arrivals, AtOnce, Constant, Gamma, Poisson, Replay
+from servelib.harness.arrivals import AtOnce, Constant, Gamma, Poisson, Replay
 from servelib.harness.trace import Trace
 from servelib.harness.trace_files import read_trace
 from servelib.harness.varying import Piecewise, Ramp
@@ -14,7 +14,10 @@ from servelib.harness.varying import Piecewise, Ramp
 NAMES = "poisson, constant, gamma:B, ramp:A-B, piecewise:RxS,RxS or a file"
 
 
-def arrivals_from(text: str, rate: float) -> Arrivals:
+Law = Poisson | Gamma | Constant | AtOnce | Ramp | Piecewise | Replay
+
+
+def arrivals_from(text: str, rate: float) -> Law:
     """The law called ``text`` at ``rate`` requests/s.
 
     ``poisson``; ``constant``; ``gamma:0.5``, burstiness 0.5; ``ramp:2-8``, from 2 to 8 requests/s;
