@@ -32,6 +32,7 @@ def chat(**delta: object) -> str:
         ('{"choices": []}', Kind.EMPTY, ""),
         ("[DONE]", Kind.DONE, ""),
         (" [DONE] ", Kind.DONE, ""),
+        (' {"choices": [{"text": "a"}]}\n', Kind.TEXT, "a"),
     ],
 )
 def test_chunks_are_told_apart(data, kind, text):
@@ -46,6 +47,8 @@ def test_chunks_are_told_apart(data, kind, text):
         ('{"error": "down"}', "down"),
         ('{"object": "error", "message": "bad", "code": 400}', "bad"),
         ("{", "not JSON"),
+        ("", "not JSON"),
+        ("{} {}", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("5", "not an object"),
         ('{"choices": [5]}', "no known form"),

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from worlds import timed_engine
 
+from servelib.harness.compat import compat
+from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.report import check_writable, document, point_document, text_table, to_json, write_text
+from servelib.harness.selfcheck import SelfCheck
 from servelib.harness.sweep import Point, measure, sweep
 from servelib.harness.trace import Workload
 
@@ -159,3 +163,65 @@ def test_a_link_stays_a_link_and_a_bad_path_is_found_early(tmp_path):
     for bad in (tmp_path, tmp_path / "none" / "a.json"):
         with pytest.raises(OSError, match="folder"):
             check_writable(bad)
+
+
+def test_compat_has_every_key_of_the_other_tool():
+    """The keys that ``vllm bench serve --save-result --save-detailed`` writes, version 0.33."""
+    found = point_document(point())["compat"]
+    scalars = [
+        "date",
+        "endpoint_type",
+        "backend",
+        "label",
+        "model_id",
+        "tokenizer_id",
+        "num_prompts",
+        "request_rate",
+        "burstiness",
+        "max_concurrency",
+        "duration",
+        "completed",
+        "failed",
+        "total_input_tokens",
+        "total_output_tokens",
+        "request_throughput",
+        "request_goodput",
+        "output_throughput",
+        "total_token_throughput",
+        "max_output_tokens_per_s",
+        "max_concurrent_requests",
+        "rtfx",
+    ]
+    a_request = "input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors"
+    assert set(scalars) | set(a_request.split()) <= set(found)
+    for name in a_request.split():
+        assert len(found[name]) == 15, name
+    assert found["start_times"] == [r.sent for run in point().runs for r in run.requests]
+
+
+def test_compat_counts_peaks_as_the_other_tool_does():
+    good = [
+        RequestRecord("a", 0.0, 1, 3, 0.5, [(1.0, 1), (1.4, 1), (1.6, 1)], 1.6, Outcome.OK),
+        RequestRecord("b", 0.0, 1, 2, 1.6, [(1.7, 1), (2.6, 1)], 2.6, Outcome.OK),
+        RequestRecord("c", 0.0, 1, 9, 0.5, [(1.0, 9)], 9.0, Outcome.TIMED_OUT),
+    ]
+    made = point()
+    found = compat(replace(made, runs=[RunRecord(0, "x", good, 3.0)]))
+    assert found["max_output_tokens_per_s"] == 2  # seconds count from the first send: 0.5-1.5, 1.5-2.5
+    assert found["max_concurrent_requests"] == 1  # b begins as a ends; c failed
+    assert found["request_rate"] == 4.0
+    assert compat(replace(made, rate=math.inf))["request_rate"] == "inf"
+
+
+def test_a_run_that_the_harness_spoilt_is_marked():
+    made = point()
+    made.runs[1].self_check = SelfCheck("http", 0.9, 0.0, 0.0, reasons=("harness busy 90% of the time",))
+    made.runs[0].requests[2].tokens_note = "6 tokens in 2 chunks"
+    text = text_table([made])
+    assert "INVALID: run 2 at 4/s, the harness was too slow: harness busy 90% of the time." in text
+    assert "Token counts of 1 of 15 requests to be read with care: 6 tokens in 2 chunks." in text
+    runs = json.loads(to_json(point_document(made)))["runs"]
+    assert [run["self_check"] and run["self_check"]["reasons"] for run in runs] == [
+        None, ["harness busy 90% of the time"], None,
+    ]  # fmt: skip
+    assert runs[0]["records"][2]["tokens_note"] == "6 tokens in 2 chunks"
