@@ -6,6 +6,8 @@ BOOK_PORT   ?= 8001
 # Other options for pip, and the index of a particular build of torch (README.md, "The CPU build of torch")
 PIP_ARGS    ?=
 TORCH_INDEX ?=
+# Options for JupyterLab, such as --no-browser
+LAB_ARGS    ?=
 
 BIN       := .venv/bin
 INSTALLED := .venv/.installed
@@ -42,7 +44,8 @@ test: $(INSTALLED) ## every check: lint, types, tests, notebooks, the pages in a
 	printf '\nAll passed: $(PARTS)\n'
 
 lab: $(INSTALLED) ## open JupyterLab on the chapters
-	@$(BIN)/jupyter lab notebooks
+	@# Its root is this folder, not notebooks/: the chapters link to figures and pages in book/.
+	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks $(LAB_ARGS)
 
 serve: $(INSTALLED) ## start the book's server on this machine (PORT=8000)
 	@$(BIN)/servelib serve --port $(PORT)
