@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -308,3 +312,27 @@ def test_help_teaches_by_example(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert f"  servelib {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_writes_every_record_it_has(sent, tmp_path):
+    """A real process, stopped by a signal once its progress bar has moved."""
+    path = tmp_path / "a.json"
+    code = "import sys; from servelib.cli import main; sys.exit(main(sys.argv[1:]))"
+    options = [*VIRTUAL, "--requests", "6000", "--runs", "4", "--prompt", "4", "--json", str(path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    seen = b""
+    while b"req/s]" not in seen or b"| 0/" in seen.rpartition(b"\r")[2]:
+        seen += process.stderr.read1(65536)
+    process.send_signal(sent)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 130
+    found = json.loads(path.read_text())
+    assert found["runs"][-1]["interrupted"]
+    assert found["summary"]["completed"] > 0
+    assert b"INTERRUPTED" in out

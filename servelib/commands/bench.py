@@ -21,6 +21,7 @@ from servelib.commands.options import (
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
 from servelib.commands.reports import add_reports, check_reports, write_reports
+from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import Traffic, add_traffic, traffic
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
@@ -120,7 +121,7 @@ def _run(options: argparse.Namespace, load: Traffic, *, single: bool) -> int:
     system = make_system(options, load)
     complaint, broken = "", False
     total = load.requests * options.runs * len(load.rates)
-    with progress_bar(total) as on_progress:
+    with terminate_as_interrupt(), progress_bar(total) as on_progress:
         try:
             points = sweep_system(
                 system,

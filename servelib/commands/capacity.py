@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED, add_system, make_system
 from servelib.commands.options import Parser, UsageError, fraction, integer, output_file, positive
+from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import LAWS_WITH_A_RATE, add_traffic, traffic
 from servelib.harness.capacity import Evaluation, find_capacity
 from servelib.harness.metrics import SLO
@@ -80,13 +81,14 @@ def _run(options: argparse.Namespace) -> int:
 
     code, complaint, found = 0, "", None
     try:
-        found = find_capacity(
-            attain,
-            target=options.target,
-            start=options.start,
-            tolerance=options.tolerance,
-            max_evaluations=options.max_runs // options.runs,
-        )
+        with terminate_as_interrupt():
+            found = find_capacity(
+                attain,
+                target=options.target,
+                start=options.start,
+                tolerance=options.tolerance,
+                max_evaluations=options.max_runs // options.runs,
+            )
     except _StoppedError as error:
         code, complaint = error.code, str(error)
     except KeyboardInterrupt:  # between two runs
