@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from servelib.commands.options import UsageError, positive
@@ -65,7 +66,19 @@ def remote_system(
         found = probe(target, workload.trace(rate).requests[0])
     except (InvalidRequestError, TargetError) as error:
         raise UsageError(str(error)) from None
+    _allow_connections()
     return Remote(found, callers=callers)
+
+
+def _allow_connections() -> None:
+    """Lift this process's limit on open connections as far as it may; Windows has none."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import ssl
@@ -17,6 +18,7 @@ from servelib.harness.sse import EventTooLongError
 from servelib.harness.target import Target
 
 MAX_ERROR_BODY = 65536
+NO_DESCRIPTORS = "not sent: this process may open no more files or connections (see ulimit -n)"
 
 
 class StampedConnection(ResponseHandler):
@@ -90,6 +92,8 @@ async def exchange(
     except TimeoutError:
         return Outcome.TIMED_OUT, f"not done after {target.timeout:g} s"
     except aiohttp.ClientConnectorError as error:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            return Outcome.ABORTED, NO_DESCRIPTORS
         return Outcome.REFUSED, f"cannot connect: {_reason(error)}"
     except (aiohttp.ClientError, OSError) as error:
         if answered:

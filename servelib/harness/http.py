@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,7 @@ import aiohttp
 from servelib.clock import Clock, WallClock
 from servelib.errors import InvalidRequestError
 from servelib.harness.drive import Progress, RunError
-from servelib.harness.exchange import exchange, open_session
+from servelib.harness.exchange import NO_DESCRIPTORS, exchange, open_session
 from servelib.harness.openai_stream import CountTokens, StreamReader, credit
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.selfcheck import LIMITS, LoopWatch, check
@@ -178,12 +179,8 @@ class _Run:
 
     def end(self, record: RequestRecord, stream: StreamReader, outcome: Outcome, error: str | None) -> None:
         """Write down how it went, once."""
-        credited = credit(stream, self.count)
-        record.events, record.tokens_from, record.tokens_note = (
-            credited.events,
-            credited.source,
-            credited.note,
-        )
+        found = credit(stream, self.count)
+        record.events, record.tokens_from, record.tokens_note = found.events, found.source, found.note
         if stream.prompt_tokens is not None:
             record.prompt_tokens = stream.prompt_tokens
         if outcome is Outcome.OK and record.output_tokens < record.requested_tokens:
@@ -201,5 +198,7 @@ class _Run:
         ends = [record.end for record in self.records if record.end is not None]
         lags = [r.sent - r.scheduled for r in self.records if r.sent is not None]
         judged = check("http", self.thread_share, lags, self.loop_watch.lags, LIMITS)
+        if unsent := sum(record.error == NO_DESCRIPTORS for record in self.records):
+            judged = replace(judged, reasons=(*judged.reasons, f"{unsent} requests {NO_DESCRIPTORS}"))
         duration, trace = max(ends, default=0.0), self.trace
         return RunRecord(trace.seed, trace.hash, self.records, duration, self.interrupted, judged, self.start)

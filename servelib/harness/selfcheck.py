@@ -23,7 +23,8 @@ from servelib.harness.stats import percentile
 class Limits:
     """What a run may show of the harness. Seconds, and shares from 0 to 1.
 
-    10 ms is a fifth of the reference objective for a gap. A single-threaded client that is busy four
+    10 ms is a fifth of the reference objective for a gap; many requests at one moment pass it, as each
+    takes about 0.1 ms to send, and their TTFT then holds that. A single-threaded client that is busy four
     fifths of the time queues its own events. A tenth of the time spent in the driver slows the engine
     by as much.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -10,6 +11,7 @@ import struct
 import threading
 from statistics import fmean
 
+import aiohttp
 import pytest
 from raw_server import CHUNKED, DONE, HEAD, at_once, event, framed, raw_server, usage
 
@@ -252,6 +254,19 @@ def test_a_refused_connection_is_refused():
         port = taken.getsockname()[1]
     (record,) = drive_http(Target(f"http://127.0.0.1:{port}", "m"), at_once(1)).requests
     assert (record.outcome, record.error) == (Outcome.REFUSED, "cannot connect: connection refused")
+
+
+def test_no_file_descriptors_left_is_the_harness_s_failure(monkeypatch):
+    async def none_left(self, request, traces, timeout):
+        raise aiohttp.ClientConnectorError(
+            request.connection_key, OSError(errno.EMFILE, "Too many open files")
+        )
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", none_left)
+    run = drive_http(Target("http://127.0.0.1:1", "m"), at_once(3))
+    assert [r.outcome for r in run.requests] == [Outcome.ABORTED] * 3
+    assert "ulimit -n" in run.requests[0].error
+    assert any(reason.startswith("3 requests not sent") for reason in run.self_check.reasons)
 
 
 def test_every_request_is_in_flight_together_whatever_became_of_the_others():
