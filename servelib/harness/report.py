@@ -204,7 +204,14 @@ def notes(points: Sequence[Point]) -> list[str]:
 
 def _about_the_harness(points: Sequence[Point]) -> list[str]:
     """Runs that say more about the harness than about the server, and token counts to be careful with."""
+    checks = [run.self_check for point in points for run in point.runs if run.self_check is not None]
     lines = []
+    if checks:
+        share, lag = max(c.cpu_share for c in checks), max(c.lag_p99 or 0.0 for c in checks)
+        said = f"Harness, at worst: busy {share:.1%} of the time, sends late by {1e3 * lag:.2g} ms at p99"
+        if loops := [c.loop_lag_p99 for c in checks if c.loop_lag_p99 is not None]:
+            said += f", event loop late by {1e3 * max(loops):.2g} ms at p99"
+        lines.append(f"{said} (all its own doing).")
     for point in points:
         for i, run in enumerate(point.runs, start=1):
             if run.self_check is not None and run.self_check.reasons:

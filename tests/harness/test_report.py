@@ -218,6 +218,8 @@ def test_a_run_that_the_harness_spoilt_is_marked():
     made.runs[1].self_check = SelfCheck("http", 0.9, 0.0, 0.0, reasons=("harness busy 90% of the time",))
     made.runs[0].requests[2].tokens_note = "6 tokens in 2 chunks"
     text = text_table([made])
+    assert "Harness, at worst: busy 90.0% of the time, sends late by 0 ms at p99 (all its own doing)." in text
+    assert "Harness" not in text_table([point()])  # in virtual time it costs nothing
     assert "INVALID: run 2 at 4/s, the harness was too slow: harness busy 90% of the time." in text
     assert "Token counts of 1 of 15 requests to be read with care: 6 tokens in 2 chunks." in text
     runs = json.loads(to_json(point_document(made)))["runs"]
