@@ -328,7 +328,8 @@ def test_a_run_that_is_told_to_stop_writes_every_record_it_has(sent, tmp_path):
     )
     seen = b""
     while b"req/s]" not in seen or b"| 0/" in seen.rpartition(b"\r")[2]:
-        assert (chunk := process.stderr.read1(65536)), seen
+        chunk = process.stderr.read1(65536)
+        assert chunk, seen
         seen += chunk
     process.send_signal(sent)
     out, _ = process.communicate(timeout=100)
