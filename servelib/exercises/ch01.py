@@ -35,7 +35,7 @@ def check_engine(make_engine: MakeEngine, *, limit: float = 5.0) -> Report:
     return run_checks("Your engine", [_check(name, run, make_engine) for name, run in checks], limit=limit)
 
 
-def check_capacity(answer: Any, *, service_seconds: float, output_tokens: float) -> Report:
+def check_saturation(answer: Any, *, service_seconds: float, output_tokens: float) -> Report:
     """Check the arrival rate (requests/s) that a server taking one request at a time can sustain.
 
     One request takes ``service_seconds`` from start to end, for ``output_tokens`` tokens on average.

@@ -62,8 +62,20 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
     for name in ("completed", "failed"):
         rows.append([f"{name}\nrequests", *(f"{getattr(point.summary, name)}" for point in points)])
     headers = ("arrival rate", *(f"{point.rate:g} req/s" for point in points))
-    rates = tuple(point.rate for point in points)
-    return Table(headers, rows, caption, points[0].conditions.over(rates).line() if points else "")
+    return Table(headers, rows, caption, _notes(points) if points else "")
+
+
+def _notes(points: Sequence[Point]) -> str:
+    """What was measured, under what, and what to be careful about."""
+    about = points[0].conditions
+    notes = [about.over(tuple(point.rate for point in points)).line() + "."]
+    notes.append(f"SLO: first token within {about.slo_ttft:g} s, every gap within {about.slo_gap:g} s.")
+    if about.runs > 1:
+        notes.append(f"Intervals: 95 %, Student t over {about.runs} runs, cut to what is possible.")
+    for name, label, _ in _METRICS:
+        warnings = {note for p in points if (note := getattr(p.summary, name).note)}
+        notes += [f"{label.split(chr(10))[0]}: {warning}." for warning in sorted(warnings)]
+    return " ".join(notes)
 
 
 _METRICS = (  # name, label and unit, factor from the unit in which it is kept

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from servelib.engine.naive import NaiveEngine
-from servelib.exercises.ch01 import check_capacity, check_engine
+from servelib.exercises.ch01 import check_saturation, check_engine
 from servelib.request import FinishReason, RequestState, StepOutput
 
 
@@ -440,7 +440,7 @@ SERVICE, TOKENS = 0.4, 32
 
 @pytest.mark.parametrize("answer", [2.5, 2.4, 2.6, 5 / 2])
 def test_capacity_right(answer):
-    assert check_capacity(answer, service_seconds=SERVICE, output_tokens=TOKENS).passed
+    assert check_saturation(answer, service_seconds=SERVICE, output_tokens=TOKENS).passed
 
 
 @pytest.mark.parametrize(
@@ -461,6 +461,6 @@ def test_capacity_right(answer):
     ],
 )
 def test_capacity_slips_are_named(answer, hint):
-    report = check_capacity(answer, service_seconds=SERVICE, output_tokens=TOKENS)
+    report = check_saturation(answer, service_seconds=SERVICE, output_tokens=TOKENS)
     assert not report
     assert hint in " ".join(str(report).split())

@@ -38,6 +38,8 @@ def test_one_column_a_rate_every_metric_its_interval_and_the_conditions_below():
     assert table.rows[3][1].startswith("10.0\n")  # a gap of 10 ms, in ms
     assert table.rows[-2][1] == "15"
     assert "arrival rates 1, 8/s" in shown
+    assert "SLO: first token within 1 s, every gap within 0.05 s." in shown
+    assert "TTFT p99: from 5 samples a run; p99 needs 368." in shown
     assert "<caption>A caption</caption>" in shown
 
 
