@@ -338,3 +338,25 @@ def test_a_run_that_is_told_to_stop_writes_every_record_it_has(sent, tmp_path):
     assert found["runs"][-1]["interrupted"]
     assert found["summary"]["completed"] > 0
     assert b"INTERRUPTED" in out
+
+
+@pytest.mark.parametrize("command", [[*VIRTUAL, "--requests", "4"], [*CAPACITY, "--max-runs", "6"]])
+def test_a_file_that_can_no_longer_be_written_loses_no_result(command, tmp_path, capsys, monkeypatch):
+    """The disk fills during the run."""
+    from servelib.commands import save
+
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(save, "write_text", full)
+    monkeypatch.setattr(save.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--json", str(tmp_path / "a.json")])
+    assert caught.value.code == 2
+    shown = capsys.readouterr()
+    last = shown.err.splitlines()[-1]
+    assert "No space left on device; the result is in " in last
+    (kept,) = tmp_path.glob("servelib-*.json")
+    assert str(kept) in last
+    assert json.loads(kept.read_text())["conditions"]
+    assert "Conditions: " in shown.out

@@ -21,13 +21,14 @@ from servelib.commands.options import (
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
 from servelib.commands.reports import add_reports, check_reports, write_reports
+from servelib.commands.save import save
 from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import Traffic, add_traffic, traffic
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
-from servelib.harness.report import document, point_document, text_table, to_json, write_text
+from servelib.harness.report import document, point_document, text_table, to_json
 from servelib.harness.sweep import InProcess, MakeEngine, Point, SweepError, System, sweep_system
 from servelib.model.config import REFERENCE
 from servelib.sim.cost import load_cost, reference_cost
@@ -144,9 +145,11 @@ def _run(options: argparse.Namespace, load: Traffic, *, single: bool) -> int:
 
 
 def _write(points: list[Point], path: Path | None, *, single: bool) -> None:
-    if path is not None:  # first, so that a closed stdout loses nothing
-        write_text(path, to_json(point_document(points[0]) if single else document(points)))
-    print(text_table(points))
+    try:
+        if path is not None:  # first, so that a closed stdout loses nothing
+            save(path, to_json(point_document(points[0]) if single else document(points)))
+    finally:  # and a full disk not the table
+        print(text_table(points))
 
 
 def make_system(options: argparse.Namespace, load: Traffic) -> System:

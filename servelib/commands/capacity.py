@@ -8,11 +8,12 @@ from dataclasses import asdict
 
 from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED, add_system, make_system
 from servelib.commands.options import Parser, UsageError, fraction, integer, output_file, positive
+from servelib.commands.save import save
 from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import LAWS_WITH_A_RATE, add_traffic, traffic
 from servelib.harness.capacity import Evaluation, find_capacity
 from servelib.harness.metrics import SLO
-from servelib.harness.report import conditions_of, to_json, write_text
+from servelib.harness.report import conditions_of, to_json
 from servelib.harness.stats import Estimate
 from servelib.harness.sweep import Point, SweepError, sweep_system
 from servelib.harness.window import Verdict
@@ -93,6 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         code, complaint = error.code, str(error)
     except KeyboardInterrupt:  # between two runs
         code, complaint = EXIT_INTERRUPTED, "interrupted; what was evaluated is kept"
+    unwritten: UsageError | None = None
     if points:
         seen = [Evaluation(p.rate, p.summary.goodput_fraction) for p in sorted(points, key=lambda p: p.rate)]
         rate = found.rate if found else Estimate(None, note=complaint)
@@ -106,7 +108,10 @@ def _run(options: argparse.Namespace) -> int:
                 "note": rate.note,
                 "evaluations": [asdict(each) for each in seen],
             }
-            write_text(options.json, to_json(content))
+            try:
+                save(options.json, to_json(content))
+            except UsageError as error:  # said after the table
+                unwritten = error
         print(_shown(rate, options.target, slo, settled=bool(found and found.settled)))
         at = next((point for point in points if point.rate == rate.value), None)
         if at is not None and (unsteady := at.summary.steady.get(Verdict.NO_STEADY_STATE.value)):
@@ -116,6 +121,8 @@ def _run(options: argparse.Namespace) -> int:
         print(conditions_of(sorted(points, key=lambda p: p.rate)))
     if complaint:
         print(f"servelib: error: {complaint}", file=sys.stderr)
+    if unwritten is not None:
+        raise unwritten
     return code
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from servelib.commands.options import Parser, UsageError, output_file
+from servelib.commands.save import save
 from servelib.errors import InvalidRequestError
 from servelib.harness.compare import Difference, Verdict, compare
 from servelib.harness.metrics import SLO
-from servelib.harness.report import to_json, write_text
+from servelib.harness.report import to_json
 from servelib.harness.results import Result, common_runs, differing, read_results
 from servelib.harness.stats import Estimate
 
@@ -46,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if options.json is not None:
         content = {"a": a[0].conditions, "b": b[0].conditions, "rates": [_for_json(*each) for each in found]}
-        write_text(options.json, to_json(content))
+        save(options.json, to_json(content))
     print(_heading(options, a[0], b[0]))
     for rate, differences in found:
         print(f"\nAt {rate:.4g} requests/s, {max(d.pairs for d in differences)} pairs of runs:")
