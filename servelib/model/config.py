@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+_SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_size", "ffn_size", "context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,26 @@ class ModelConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_size", "ffn_size", "context")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, must be at least 1")
+        for name in _SIZES:
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name}: got {size!r}, must be an integer of at least 1")
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"kv_heads: got {self.kv_heads}, must divide heads ({self.heads}) so that groups are equal"
             )
         if self.head_size % 2:
             raise ValueError(f"head_size: got {self.head_size}, must be even: rotary positions turn pairs")
+        for name in ("rope_theta", "norm_eps"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}: got {value!r}, must be a finite number above 0")
+        for name in ("bos_id", "eos_id"):
+            token_id = getattr(self, name)
+            if token_id is not None and not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"{name}: got {token_id}, must be from 0 to {self.vocab_size - 1}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype: got {self.dtype!r}, must be one of {', '.join(DTYPES)}")
 
     @property
     def parameters(self) -> int:
