@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from servelib.engine.naive import NaiveEngine
-from servelib.exercises.ch01 import check_saturation, check_engine
+from servelib.exercises.ch01 import check_engine, check_saturation
 from servelib.request import FinishReason, RequestState, StepOutput
 
 
