@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from servelib.harness.facts import run_line
 from servelib.harness.stats import Estimate
 from servelib.harness.sweep import Point
 from servelib.spans import Span, Stage
@@ -34,7 +35,7 @@ class Table:
             + "</tr>"
             for row in self.rows
         )
-        note = f'<p class="sl-conditions">{html.escape(self.note)}</p>' if self.note else ""
+        note = "".join(f'<p class="sl-conditions">{html.escape(line)}</p>' for line in self.note.splitlines())
         # tabindex: a table wider than the screen scrolls, and must do so by keyboard too.
         kind = "sl-table sl-words" if self.words else "sl-table"
         return (
@@ -68,14 +69,14 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
 def _notes(points: Sequence[Point]) -> str:
     """What was measured, under what, and what to be careful about."""
     about = points[0].conditions
-    notes = [about.over(tuple(point.rate for point in points)).line() + "."]
-    notes.append(f"SLO: first token within {about.slo_ttft:g} s, every gap within {about.slo_gap:g} s.")
+    notes = [f"SLO: first token within {about.slo_ttft:g} s, every gap within {about.slo_gap:g} s."]
     if about.runs > 1:
         notes.append(f"Intervals: 95 %, Student t over {about.runs} runs, cut to what is possible.")
     for name, label, _ in _METRICS:
         warnings = {note for p in points if (note := getattr(p.summary, name).note)}
         notes += [f"{label.split(chr(10))[0]}: {warning}." for warning in sorted(warnings)]
-    return " ".join(notes)
+    conditions = about.over(tuple(point.rate for point in points)).line()
+    return "\n".join([conditions, run_line(points), " ".join(notes)])
 
 
 _METRICS = (  # name, label and unit, factor from the unit in which it is kept
