@@ -155,7 +155,7 @@ def mean_rate(times: Sequence[float]) -> float:
 
 
 def _gamma(shape: float, rng: random.Random) -> float:
-    """One gamma variate of scale 1: Marsaglia and Tsang (2000), a squeeze on a cubed normal."""
+    """One gamma variate of scale 1: Marsaglia and Tsang (2000), a cubed normal or another try."""
     if shape < 1.0:  # their section 6: one more than wanted, times a power of a uniform
         return _gamma(shape + 1.0, rng) * math.pow(1.0 - rng.random(), 1.0 / shape)
     d = shape - 1.0 / 3.0

@@ -1,6 +1,6 @@
 """The bootstrap: an interval for any statistic of one run, by drawing its values again.
 
-Efron (1979), with blocks for values that depend on their neighbours (Kuensch 1989): requests of one
+Efron (1979), with blocks for values that depend on their neighbours (Künsch 1989): requests of one
 run wait behind each other, so single ones drawn apart would promise too narrow an interval.
 """
 
