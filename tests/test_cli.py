@@ -160,6 +160,14 @@ def test_readers():
         (["sweep", "--rates", "1:2:1"], "--rates"),
         (["serve", "--port", "70000"], "--port"),
         (["calibrate", "--requests", "7"], "--requests"),
+        (["bench", "--requests", "9" * 20], "1000000"),
+        (["bench", "--requests", "9" * 5000], "1000000"),
+        (["bench", "--prompt", "9" * 5000], "LOW-HIGH"),
+        (["bench", "--seed", "9" * 5000], "an integer"),
+        (["bench", "--arrivals", "9" * 5000], "must be poisson"),
+        (["bench", "--runs", "9" * 9], "10000"),
+        (["capacity", "--clock", "virtual", "--start", "1e9"], "--start"),
+        (["capacity", "--clock", "virtual", "--start", "1e-9"], "--start"),
     ],
 )
 def test_a_bad_argument_is_one_line_and_exit_code_2(arguments, named, capsys):
@@ -169,6 +177,7 @@ def test_a_bad_argument_is_one_line_and_exit_code_2(arguments, named, capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") == 1
+    assert len(shown.err) < 800
     assert shown.err.startswith("servelib")
     assert named in shown.err
 

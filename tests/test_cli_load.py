@@ -141,6 +141,13 @@ def test_the_run_line_says_all_of_it(capsys):
         (["--arrivals", "{mooncake}"], "no time unit"),
         (["--arrivals", "{times}", "--requests", "5"], "at most 2"),
         (["--arrivals", "{folder}"], "must be poisson"),
+        (["--arrivals", "gamma:1e-320"], "burstiness"),
+        (["--arrivals", "ramp:1e300-5"], "ramp start"),
+        (["--rate", "1e-300"], "1e-09"),
+        (["--rate", "1e300"], "1e+09"),
+        (["--time-unit", "ms"], "--time-unit"),
+        (["--arrivals", "{azure}", "--time-unit", "ms"], "time unit"),
+        (["--arrivals", "{json}"], "must be a JSON object ("),
         (["--closed-loop", "0"], "--closed-loop"),
         (["--closed-loop", "2", "--rate", "4"], "--closed-loop"),
         (["--closed-loop", "2", "--arrivals", "constant"], "--closed-loop"),
@@ -157,6 +164,7 @@ def test_a_load_that_cannot_be_meant_is_one_line_and_exit_code_2(arguments, name
         "azure": AZURE,
         "bad": AZURE.replace("20,4", "x,4"),
         "mooncake": MOONCAKE,
+        "json": '{"servelib_trace": 1',
         "times": "1\n2\n",
     }
     for name, text in files.items():

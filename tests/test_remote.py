@@ -68,7 +68,12 @@ def closed_port() -> str:
         (["--url", "URL", "--model", "m", "--extra-body", "[1]"], "JSON object"),
         (["--url", "URL", "--model", "m", "--timeout", "0"], "--timeout"),
         (["--url", "URL", "--model", "m", "--endpoint", "embeddings"], "embeddings"),
+        (["--url", "URL", "--model", "m", "--extra-body", '{"a": NaN}'], "JSON object"),
+        (["--url", "URL ", "--model", "m"], "url"),
+        (["--url", "URL", "--model", "m", "--engine", "naive"], "--engine"),
+        (["--url", "URL", "--model", "m", "--threads", "2"], "--threads"),
         (["--model", "m"], "--model needs --url"),
+        (["--timeout", "3"], "--timeout needs --url"),
         (["--html", "/no/such/folder/a.html"], "/no/such/folder"),
     ],
 )

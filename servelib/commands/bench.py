@@ -9,6 +9,8 @@ from pathlib import Path
 from servelib.clock import Clock, VirtualClock
 from servelib.commands.model import add_threads, reference_model
 from servelib.commands.options import (
+    DEFAULT_ENGINE,
+    MOST_RUNS,
     Parser,
     UsageError,
     add_engine,
@@ -103,7 +105,13 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     """The options that say what is measured, against which objective, how often."""
     add_engine(parser)
     slo, add = SLO(), parser.add_argument
-    add("--runs", type=integer(1), default=3, metavar="N", help="repeats; run k uses seed + k (default: 3)")
+    add(
+        "--runs",
+        type=integer(1, MOST_RUNS),
+        default=3,
+        metavar="N",
+        help="repeats; run k uses seed + k (default: 3)",
+    )
     add("--slo-ttft", type=positive, default=slo.ttft, metavar="S", help="first token within (default: 1 s)")
     add("--slo-itl", type=positive, default=slo.gap, metavar="S", help="every gap within (default: 0.05 s)")
     add(
@@ -175,7 +183,7 @@ def _virtual_engine(options: argparse.Namespace) -> MakeEngine:
     def build(clock: Clock) -> Engine:
         if not isinstance(clock, VirtualClock):
             raise TypeError("predicted costs need a virtual clock")
-        return make_engine(options.engine, CostedModel(REFERENCE, cost, clock), clock)
+        return make_engine(options.engine or DEFAULT_ENGINE, CostedModel(REFERENCE, cost, clock), clock)
 
     return build
 
@@ -184,4 +192,4 @@ def _live_engine(options: argparse.Namespace) -> MakeEngine:
     if options.cost is not None:
         raise UsageError("--cost needs --clock virtual: a live run takes the time it takes")
     model = reference_model(options.threads)
-    return lambda clock: make_engine(options.engine, model, clock)
+    return lambda clock: make_engine(options.engine or DEFAULT_ENGINE, model, clock)

@@ -35,7 +35,11 @@ def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add ``calibrate``."""
     parser = commands.add_parser("calibrate", help="fit virtual time to this machine", description=HELP)
     parser.add_argument(
-        "--requests", type=integer(8), default=32, metavar="N", help="for each engine (default: %(default)s)"
+        "--requests",
+        type=integer(8, 10_000),
+        default=32,
+        metavar="N",
+        help="for each engine (default: %(default)s)",
     )
     add_threads(parser)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the cost here, for --cost")

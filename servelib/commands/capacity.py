@@ -11,6 +11,7 @@ from servelib.commands.options import Parser, UsageError, fraction, integer, out
 from servelib.commands.save import save
 from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import LAWS_WITH_A_RATE, add_traffic, traffic
+from servelib.errors import InvalidRequestError
 from servelib.harness.capacity import Evaluation, find_capacity
 from servelib.harness.metrics import SLO
 from servelib.harness.report import conditions_of, to_json
@@ -90,6 +91,8 @@ def _run(options: argparse.Namespace) -> int:
                 tolerance=options.tolerance,
                 max_evaluations=options.max_runs // options.runs,
             )
+    except InvalidRequestError as error:  # before anything ran
+        raise UsageError(f"--{error}") from None
     except _StoppedError as error:
         code, complaint = error.code, str(error)
     except KeyboardInterrupt:  # between two runs

@@ -18,17 +18,16 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=integer(1, 1024),
-        default=1,
         metavar="N",
         help="threads that compute a step (default: 1, the steadiest; a large model wants more)",
     )
 
 
-def reference_model(threads: int) -> Model:
-    """The reference model, built from its seed, computing with ``threads`` threads of this process."""
+def reference_model(threads: int | None) -> Model:
+    """The reference model, built from its seed, computing with ``threads`` threads of this process (one)."""
     import torch  # here, so that virtual time starts without it
 
     from servelib.model.tinygpt import TinyGPT
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or 1)
     return TinyGPT(REFERENCE)

@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 from servelib.engine.registry import ENGINES
 from servelib.errors import InvalidRequestError
 from servelib.harness.lengths import Lengths, LogNormal, Uniform, lengths_from_file
+from servelib.harness.lines import is_file
 from servelib.harness.report import check_writable
 from servelib.harness.trace import SharedPrefix
+
+MOST_REQUESTS, MOST_TOKENS, MOST_RUNS = 1_000_000, 10_000_000, 10_000  # a slip of the keyboard ends here
 
 
 class UsageError(ValueError):
@@ -30,6 +33,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message alone, not the usage, and exit."""
         one_line = " ".join(message.split())
+        if len(one_line) > 600:  # somebody's whole file as a value
+            one_line = f"{one_line[:300]} ... {one_line[-280:]}"
         self.exit(2, f"{self.prog}: error: {one_line} (see {self.prog} --help)\n")
 
 
@@ -84,7 +89,7 @@ def rate(text: str) -> float:
 def shared_prefix(text: str) -> SharedPrefix:
     """``64``, one prefix of 64 tokens; ``64:8``, one for each of 8 groups."""
     tokens, colon, groups = text.partition(":")
-    return SharedPrefix(integer(1)(tokens), integer(1)(groups) if colon else 1)
+    return SharedPrefix(integer(1, MOST_TOKENS)(tokens), integer(1, MOST_REQUESTS)(groups) if colon else 1)
 
 
 def lengths(text: str) -> Lengths:
@@ -94,7 +99,7 @@ def lengths(text: str) -> Lengths:
         if name == "lognormal" and len(details) == 3:
             bounds = _uniform(details[2])
             return LogNormal(positive(details[0]), positive(details[1]), bounds.low, bounds.high)
-        if Path(text).is_file():
+        if is_file(text):
             return lengths_from_file(Path(text))
     except InvalidRequestError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
@@ -104,13 +109,15 @@ def lengths(text: str) -> Lengths:
 def _uniform(text: str) -> Uniform:
     low, dash, high = text.partition("-")
     wanted = (
-        f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH, such as 32-96, one number, "
+        f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH <= {MOST_TOKENS}, such as 32-96, one number, "
         "lognormal:MEDIAN:SIGMA:LOW-HIGH or a file with one length a line"
     )
     if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
         raise argparse.ArgumentTypeError(wanted)
+    if max(len(low), len(high)) > len(str(MOST_TOKENS)):  # Python reads no integer of thousands of digits
+        raise argparse.ArgumentTypeError(wanted)
     first, last = int(low), int(high or low)
-    if not 1 <= first <= last:
+    if not 1 <= first <= last <= MOST_TOKENS:
         raise argparse.ArgumentTypeError(wanted)
     return Uniform(first, last)
 
@@ -139,8 +146,11 @@ def output_file(text: str) -> Path:
     return path
 
 
+DEFAULT_ENGINE = "naive"
+
+
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The option that chooses the engine."""
     parser.add_argument(
-        "--engine", choices=list(ENGINES), default="naive", help="which engine serves (default: %(default)s)"
+        "--engine", choices=list(ENGINES), help=f"which engine serves (default: {DEFAULT_ENGINE})"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from servelib.commands.options import UsageError, positive
 from servelib.errors import InvalidRequestError
@@ -14,7 +14,8 @@ from servelib.harness.trace import TraceSource
 if TYPE_CHECKING:
     from servelib.harness.remote import Remote
 
-OWN = ("endpoint", "model", "api_key_env", "extra_body")  # mean nothing without --url
+OWN = ("endpoint", "model", "timeout", "api_key_env", "extra_body")  # mean nothing without --url
+NOT_OURS = ("engine", "threads")  # and these nothing with it
 TIMEOUT = 600.0
 
 
@@ -25,7 +26,7 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
     add("--url", metavar="URL", help="measure the OpenAI-compatible server there, no engine of ours")
     add("--endpoint", choices=["completions", "chat"], help="which to ask (default: completions)")
     add("--model", metavar="NAME", help="the server's name for its model")
-    add("--timeout", type=positive, default=TIMEOUT, metavar="S", help="for a request (default: 600 s)")
+    add("--timeout", type=positive, metavar="S", help="for a request (default: 600 s)")
     add("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
     add(
         "--extra-body", type=_json_object, metavar="JSON", help="fields for every request; null takes one out"
@@ -45,6 +46,9 @@ def remote_system(
         raise UsageError("--url needs --clock wall: a server elsewhere takes the time it takes")
     if options.cost is not None:
         raise UsageError("--cost needs --clock virtual, and --url the wall clock")
+    for name in NOT_OURS:
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is of our own engines: leave it out with --url")
     if options.model is None:
         raise UsageError("--url needs --model NAME: the server's name for its model")
     try:
@@ -58,8 +62,8 @@ def remote_system(
             options.url,
             options.model,
             options.endpoint or "completions",
-            timeout=options.timeout,
-            idle_timeout=options.timeout,
+            timeout=options.timeout or TIMEOUT,
+            idle_timeout=options.timeout or TIMEOUT,
             api_key_env=options.api_key_env,
             extra_body=options.extra_body or {},
         )
@@ -83,9 +87,13 @@ def _allow_connections() -> None:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except ValueError:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"got {text!r}, must be a JSON object such as '{{\"top_k\": 1}}'")
     return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is Python's, not JSON's")

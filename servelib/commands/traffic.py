@@ -7,10 +7,19 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from servelib.commands.options import UsageError, any_integer, integer, lengths, output_file, shared_prefix
+from servelib.commands.options import (
+    MOST_REQUESTS,
+    UsageError,
+    any_integer,
+    integer,
+    lengths,
+    output_file,
+    shared_prefix,
+)
 from servelib.errors import InvalidRequestError
 from servelib.harness.arrivals import mean_rate
 from servelib.harness.laws import NAMES, arrivals_from
+from servelib.harness.lines import is_file
 from servelib.harness.report import write_text
 from servelib.harness.sweep import WARMUP_REQUESTS
 from servelib.harness.trace import Trace, TraceSource, Workload
@@ -36,11 +45,16 @@ def add_traffic(parser: argparse.ArgumentParser, *, requests: int = REFERENCE.re
     add = group.add_argument
     add("--arrivals", default="poisson", metavar="LAW", help=f"{NAMES} to replay (default: poisson)")
     add("--time-unit", choices=["s", "ms", "us"], help="of the times in a Mooncake file")
-    add("--closed-loop", type=integer(1), metavar="N",
+    add("--closed-loop", type=integer(1, MOST_REQUESTS), metavar="N",
         help="for contrast: N callers, each waiting for its answer; no arrival rate")  # fmt: skip
-    add("--warmup", type=integer(0), default=WARMUP_REQUESTS, metavar="N",
+    add("--warmup", type=integer(0, MOST_REQUESTS), default=WARMUP_REQUESTS, metavar="N",
         help="requests before, not counted (default: 2)")  # fmt: skip
-    add("--requests", type=integer(1), metavar="N", help=f"a run (default: {requests}, or all of a file)")
+    add(
+        "--requests",
+        type=integer(1, MOST_REQUESTS),
+        metavar="N",
+        help=f"a run (default: {requests}, or all of a file)",
+    )
     add("--seed", type=any_integer, default=REFERENCE.seed, metavar="N", help="of the first run (default: 7)")
     form = "tokens: A-B, N, lognormal:MEDIAN:SIGMA:A-B or a file of lengths"
     add("--prompt", type=lengths, metavar="LENGTHS", help=f"{form} (default: 32-96)")
@@ -56,6 +70,8 @@ def traffic(options: argparse.Namespace, wanted: list[float] | None, default: li
 
     Raises ``UsageError`` on options that do not go together, and on a file that cannot be read.
     """
+    if options.time_unit is not None and not is_file(options.arrivals):
+        raise UsageError("--time-unit is of a Mooncake file's times: leave it out")
     try:
         made = _closed(options, wanted) if options.closed_loop else _open(options, wanted, default)
         if options.save_trace is not None:
@@ -81,9 +97,10 @@ def _open(options: argparse.Namespace, wanted: list[float] | None, default: list
         return _drawn(options, rates, options.requests or options.default_requests)
     if wanted is not None:
         raise UsageError(f"--arrivals {options.arrivals} sets the rate: leave out --rate and --rates")
-    path = Path(options.arrivals)
-    if path.is_file():
-        found = read_trace(path, time_unit=options.time_unit, limit=options.requests, seed=options.seed)
+    if is_file(options.arrivals):
+        found = read_trace(
+            Path(options.arrivals), time_unit=options.time_unit, limit=options.requests, seed=options.seed
+        )
         if isinstance(found, Trace):
             return _whole(options, found)
         requests = options.requests or len(found.schedule)

@@ -17,6 +17,9 @@ from typing import Protocol
 
 from servelib.errors import InvalidRequestError, check_float
 
+SLOWEST, FASTEST = 1e-9, 1e9  # requests/s: beyond them times overflow, or fall together
+LEAST_BURSTINESS, MOST_BURSTINESS = 1e-3, 1e6
+
 
 class Arrivals(Protocol):
     """When requests come. ``label`` is how a conditions line names the law."""
@@ -35,13 +38,13 @@ class Arrivals(Protocol):
 class Poisson:
     """Independent arrivals at ``rate`` requests/s: exponential gaps, the first one included.
 
-    Raises ``InvalidRequestError`` on a rate that is not finite and above 0.
+    Raises ``InvalidRequestError`` on a rate outside ``SLOWEST`` to ``FASTEST``, as every law does.
     """
 
     rate: float
 
     def __post_init__(self) -> None:
-        check_float("rate", self.rate, 0.0, low_open=True)
+        check_rate("rate", self.rate)
 
     @property
     def label(self) -> str:
@@ -65,8 +68,8 @@ class Gamma:
     burstiness: float
 
     def __post_init__(self) -> None:
-        check_float("rate", self.rate, 0.0, low_open=True)
-        check_float("burstiness", self.burstiness, 0.0, low_open=True)
+        check_rate("rate", self.rate)
+        check_float("burstiness", self.burstiness, LEAST_BURSTINESS, MOST_BURSTINESS)
 
     @property
     def label(self) -> str:
@@ -90,7 +93,7 @@ class Constant:
     rate: float
 
     def __post_init__(self) -> None:
-        check_float("rate", self.rate, 0.0, low_open=True)
+        check_rate("rate", self.rate)
 
     @property
     def label(self) -> str:
@@ -141,6 +144,12 @@ class Replay:
         if n > len(self.schedule):
             raise InvalidRequestError("requests", n, f"at most {len(self.schedule)}, the times to replay")
         return list(self.schedule[:n])
+
+
+def check_rate(name: str, rate: object, *, pause: bool = False) -> None:
+    """Raise ``InvalidRequestError`` unless a schedule can have ``rate``; 0 only as a ``pause``."""
+    if not (pause and rate == 0):
+        check_float(name, rate, SLOWEST, FASTEST)
 
 
 def unit_poisson(n: int, rng: random.Random) -> list[float]:

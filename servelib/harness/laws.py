@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from servelib.errors import InvalidRequestError, check_float
+from servelib.errors import InvalidRequestError
 from servelib.harness.arrivals import AtOnce, Constant, Gamma, Poisson, Replay
+from servelib.harness.lines import is_file
 from servelib.harness.trace import Trace
 from servelib.harness.trace_files import read_trace
 from servelib.harness.varying import Piecewise, Ramp
@@ -34,16 +35,15 @@ def arrivals_from(text: str, rate: float) -> Law:
     if (name == "gamma" and colon) or text in ("poisson", "constant"):
         if name == "gamma":
             (burstiness,) = _parsed(text, [detail], "gamma:B, such as gamma:0.5")
-            check_float("burstiness", burstiness, 0.0, low_open=True)
+            law = Gamma(1.0 if rate == math.inf else rate, burstiness)
         if rate == math.inf:
             return AtOnce()
         if name == "gamma":
-            return Gamma(rate, burstiness)
+            return law
         return Poisson(rate) if name == "poisson" else Constant(rate)
-    path = Path(text)
-    if not path.is_file():
+    if not is_file(text):
         raise InvalidRequestError("arrivals", text, NAMES)
-    found = read_trace(path, time_unit="s")
+    found = read_trace(Path(text))
     if isinstance(found, Trace):
         return Replay(tuple(r.scheduled for r in found.requests), found.arrivals)
     return found

@@ -12,6 +12,14 @@ from typing import Any
 from servelib.errors import InvalidRequestError
 
 
+def is_file(text: str) -> bool:
+    """Whether ``text`` names a file; no name that the system cannot take does."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     """("file:number", line) for every line that is not blank. Raises ``InvalidRequestError``.
 
@@ -29,7 +37,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def json_objects(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:number", object) for every line of a JSON lines file; ``wanted`` keys are all there."""
-    expected = f"a JSON object with {', '.join(wanted)}"
+    expected = "a JSON object" + (f" with {', '.join(wanted)}" if wanted else "")
     for where, line in numbered_lines(path):
         try:
             found = json.loads(line)

@@ -6,7 +6,7 @@ out, and the trace's label says how many. Every other odd line is an error with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -48,20 +48,19 @@ def read_azure(path: Path, *, limit: int | None = None, seed: int = 7) -> Trace:
                 raise InvalidRequestError(f"{where}: TIMESTAMP", time, expected) from None
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=UTC)
-            yield Row(where, moment.timestamp(), whole(where, AZURE[1], prompt, 1),
-                      whole(where, AZURE[2], output, 0))  # fmt: skip
+            yield Row(where, moment.timestamp(), *_sizes(where, AZURE[1:], prompt, output))
 
     return _trace(rows(), "azure", path, 1.0, limit, seed)
 
 
 def read_burstgpt(path: Path, *, limit: int | None = None, seed: int = 7) -> Trace:
-    """BurstGPT: seconds, request and response tokens. Its other columns are not needed."""
+    """BurstGPT, columns as its authors' README names them: seconds, request and response tokens."""
 
     def rows() -> Iterator[Row]:
         for where, row in csv_rows(path, BURSTGPT):
             time, prompt, output = (row[name] for name in BURSTGPT)
-            yield Row(where, number(where, BURSTGPT[0], time), whole(where, BURSTGPT[1], prompt, 1),
-                      whole(where, BURSTGPT[2], output, 0))  # fmt: skip
+            sizes = _sizes(where, BURSTGPT[1:], prompt, output)
+            yield Row(where, number(where, BURSTGPT[0], time), *sizes)
 
     return _trace(rows(), "burstgpt", path, 1.0, limit, seed)
 
@@ -76,17 +75,22 @@ def read_mooncake(path: Path, *, time_unit: str, limit: int | None = None, seed:
 
     def rows() -> Iterator[Row]:
         for where, row in json_objects(path, MOONCAKE):
-            prompt = whole(where, "input_length", row["input_length"], 1)
+            prompt, output = _sizes(where, MOONCAKE[1:3], row["input_length"], row["output_length"])
             needed = -(-prompt // MOONCAKE_BLOCK)
             ids = row["hash_ids"]
             if not isinstance(ids, list) or len(ids) != needed:
                 expected = f"a list of {needed}, one for each {MOONCAKE_BLOCK} of {prompt} tokens"
                 raise InvalidRequestError(f"{where}: hash_ids", ids, expected)
             blocks = tuple(whole(where, "hash_ids", each, 0) for each in ids)
-            yield Row(where, number(where, "timestamp", row["timestamp"]), prompt,
-                      whole(where, "output_length", row["output_length"], 0), blocks)  # fmt: skip
+            yield Row(where, number(where, "timestamp", row["timestamp"]), prompt, output, blocks)
 
     return _trace(rows(), "mooncake", path, TIME_UNITS[time_unit], limit, seed)
+
+
+def _sizes(where: str, names: Sequence[str], prompt: object, output: object) -> tuple[int, int]:
+    """Prompt and output tokens; a request that failed may have no prompt either."""
+    generated = whole(where, names[1], output, 0)
+    return whole(where, names[0], prompt, 1 if generated else 0), generated
 
 
 def _trace(rows: Iterator[Row], kind: str, path: Path, unit: float, limit: int | None, seed: int) -> Trace:

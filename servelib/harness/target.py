@@ -63,7 +63,8 @@ class Target:
             raise InvalidRequestError("model", self.model, "the name under which the server has it")
         try:
             parts = urlsplit(self.url)
-            known = parts.scheme in ("http", "https") and parts.hostname
+            spaced = any(c.isspace() for c in self.url)  # urlsplit takes some of them out
+            known = not spaced and parts.scheme in ("http", "https") and parts.hostname
             parts.port  # noqa: B018 - raises ValueError on a bad one
         except ValueError:
             known = None

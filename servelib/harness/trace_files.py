@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from servelib.errors import InvalidRequestError
-from servelib.harness.arrivals import Replay, mean_rate
+from servelib.harness.arrivals import Replay, check_rate, mean_rate
 from servelib.harness.lines import json_objects, number, numbered_lines, whole
 from servelib.harness.public_traces import (
     AZURE,
@@ -75,7 +75,9 @@ def read_own(path: Path, *, limit: int | None = None) -> Trace:
     try:
         rate = None if header["rate"] is None else float(header["rate"])
         seed = int(header["seed"])
-    except (TypeError, ValueError) as error:
+        if rate is not None and rate != math.inf:
+            check_rate("rate", rate)
+    except (TypeError, ValueError) as error:  # InvalidRequestError is one
         raise InvalidRequestError(f"{path}:1", header, f"numbers for seed and rate ({error})") from error
     trace = Trace(tuple(requests), arrivals, prompt, output, seed, rate)
     if trace.hash != header["hash"]:
@@ -95,12 +97,14 @@ def read_trace(
     where, first = next(numbered_lines(path), (str(path), ""))
     if first.startswith("{"):
         _, found = next(json_objects(path, ()))
-        if "servelib_trace" in found:
+        if "servelib_trace" in found and time_unit is None:
             return read_own(path, limit=limit)
         if all(key in found for key in MOONCAKE):
             if time_unit is None:
                 raise InvalidRequestError(str(path), "no time unit", "read with one: s, ms or us")
             return read_mooncake(path, time_unit=time_unit, limit=limit, seed=seed)
+    if time_unit is not None:
+        raise InvalidRequestError("time unit", time_unit, f"left out: {path.name} is not a Mooncake file")
     readers: tuple[tuple[tuple[str, ...], Callable[..., Trace]], ...] = (
         (AZURE, read_azure),
         (BURSTGPT, read_burstgpt),

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 
 from servelib.errors import InvalidRequestError, check_float
-from servelib.harness.arrivals import unit_poisson
+from servelib.harness.arrivals import check_rate, unit_poisson
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Ramp:
     end: float
 
     def __post_init__(self) -> None:
-        check_float("ramp start", self.start, 0.0)
-        check_float("ramp end", self.end, 0.0, low_open=True)
+        check_rate("ramp start", self.start, pause=True)
+        check_rate("ramp end", self.end)
 
     @property
     def rate(self) -> float:
@@ -67,7 +67,7 @@ class Piecewise:
         if not self.pieces:
             raise InvalidRequestError("pieces", self.pieces, "at least one (rate, seconds)")
         for i, (rate, seconds) in enumerate(self.pieces):
-            check_float("piece rate", rate, 0.0, low_open=i == len(self.pieces) - 1)
+            check_rate("piece rate", rate, pause=i < len(self.pieces) - 1)
             check_float("piece seconds", seconds, 0.0, low_open=True)
 
     @property

@@ -173,7 +173,7 @@ def test_a_malformed_line_is_named_with_its_number_value_and_what_was_expected(
 ):
     path = write(text, "bad")
     with pytest.raises(InvalidRequestError) as caught:
-        read_trace(path, time_unit="ms")
+        read_trace(path, time_unit="ms" if "hash_ids" in text else None)
     message = str(caught.value)
     assert message.startswith(f"{path}{line}: got ")
     assert value in message
@@ -235,3 +235,16 @@ def test_a_fixed_trace_is_the_same_in_every_run():
     fixed = FixedTrace(trace, Workload().warmup)
     assert fixed.trace(1.0, 5) is trace
     assert fixed.rate == 2.0
+
+
+@pytest.mark.parametrize("rate", ["NaN", "-1", "0", "1e300", '"x"'])
+def test_a_rate_that_no_trace_can_have_is_refused(write, rate):
+    """It would only show in the file of results, which cannot hold it."""
+    text = trace_text(make_trace(Poisson(4.0), 2)).replace('"rate": 4.0', f'"rate": {rate}', 1)
+    with pytest.raises(InvalidRequestError, match=":1"):
+        read_trace(write(text))
+
+
+def test_a_request_that_failed_where_it_was_recorded_may_have_no_prompt(write):
+    trace = read_trace(write("Timestamp,Request tokens,Response tokens\n1,0,0\n2,3,4\n"))
+    assert [len(r.prompt_ids) for r in trace.requests] == [3]
