@@ -9,8 +9,9 @@
 3. Over HTTP, 64 streams at 26,000 tokens a second together: how much later the client stamps a token than
    the server wrote it, both on the machine's one monotonic clock.
 
-``vllm bench serve`` lives in an environment of its own, named by --vllm or the variable VLLM_BIN. Runs
-alternate. The machine should be idle: the load average before each run is in the table's conditions.
+``vllm bench serve`` lives in an environment of its own (benchmarks/README.md), named by --vllm or the
+variable VLLM_BIN; without it its column holds dashes. Runs alternate. The machine should be idle: the load
+average before the first run is in the table's conditions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,9 +28,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
+from typing import NoReturn
 
 from servelib.harness.conditions import machine
 from servelib.harness.http import drive_http
@@ -98,6 +102,27 @@ def ours(url: str, tokens: int) -> Seen:
     )
 
 
+def version(vllm: str) -> str:
+    """Of the peer. Its package says: ``vllm --version`` itself wants an accelerator."""
+    found = shutil.which(vllm)
+    if found is None:
+        no_peer(f"no command {vllm!r}")
+    python = Path(found).resolve().with_name("python")
+    said = "from importlib.metadata import version; print(version('vllm'))"
+    try:
+        return subprocess.run([python, "-c", said], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        no_peer(f"{found} is not in an environment that holds vllm")
+
+
+def no_peer(why: str) -> NoReturn:
+    """The peer was asked for and cannot be had."""
+    print(
+        f"{why}\nbenchmarks/README.md says how to install it; without --vllm it is left out", file=sys.stderr
+    )
+    raise SystemExit(2)
+
+
 def theirs(vllm: str, url: str, tokens: int) -> Seen:
     """``vllm bench serve``. It needs no tokenizer this way; max_tokens is put into the body."""
     with tempfile.TemporaryDirectory() as folder:
@@ -116,6 +141,8 @@ def theirs(vllm: str, url: str, tokens: int) -> Seen:
         if done.returncode or not result.exists():
             raise SystemExit(f"vllm bench serve failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         found = json.loads(result.read_text())
+    if found["failed"]:
+        raise SystemExit(f"vllm bench serve: {found['failed']} failed, {next(filter(None, found['errors']))}")
     each = zip(found["start_times"], found["ttfts"], found["itls"], strict=True)
     return seen(
         url,
@@ -134,8 +161,10 @@ def main() -> None:
 
     load = os.getloadavg()[0]
     clients: dict[str, Callable[[str, int], Seen]] = {"servelib": ours}
+    peer = "vllm bench serve not installed here, so not measured"
     if options.vllm:
-        clients["vllm bench serve"] = lambda url, tokens: theirs(options.vllm, url, tokens)
+        peer = f"vllm {version(options.vllm)}"
+        clients["vllm bench serve"] = partial(theirs, options.vllm)
     in_process = [1e6 * driver_cost() for _ in range(options.runs)]
     full: dict[str, list[Seen]] = {name: [] for name in clients}
     paced: dict[str, list[Seen]] = {name: [] for name in clients}
@@ -161,20 +190,19 @@ def main() -> None:
         lines.append(
             row(
                 f"HTTP, {RATE:,} tokens/s asked, stamp late by, p{q * 100:g}, ms",
-                cells(paced, lambda s, q=q: 1e3 * (percentile(s.late, q) or 0.0), 2),
+                cells(paced, partial(late_ms, q), 2),
                 "under 5" if q > 0.5 else "",
             )
         )
     lines.append(
         row("the same, tokens/s reached", cells(paced, lambda s: s.tokens_per_second, 0), f"{RATE:,}")
     )
-    peer = "" if options.vllm else " vllm bench serve: not installed here, so not measured."
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lines += [
         "",
         f"Median of {options.runs} runs, alternating; lowest and highest in brackets. "
-        f"Conditions: {machine()}, Python {sys.version.split()[0]}, client and server on the same cores, "
-        f"load average {load:.2f} before, measured {now}.{peer}",
+        f"Conditions: {machine()}, Python {sys.version.split()[0]}, {peer}, "
+        f"client and server on the same cores, load average {load:.2f} before, measured {now}.",
     ]
     table = "\n".join(lines)
     print(table)
@@ -193,6 +221,11 @@ def cells(found: dict[str, list[Seen]], of: Callable[[Seen], float], digits: int
 def spread(values: list[float], digits: int) -> str:
     """Median, lowest and highest."""
     return f"{median(values):,.{digits}f} [{min(values):,.{digits}f}, {max(values):,.{digits}f}]"
+
+
+def late_ms(q: float, run: Seen) -> float:
+    """How late stamps were, at one quantile, in milliseconds."""
+    return 1e3 * (percentile(run.late, q) or 0.0)
 
 
 def row(name: str, shown: list[str], bar: str) -> str:
