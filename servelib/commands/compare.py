@@ -12,6 +12,7 @@ from servelib.commands.options import Parser, UsageError, output_file
 from servelib.commands.save import save
 from servelib.errors import InvalidRequestError
 from servelib.harness.compare import Difference, Verdict, compare
+from servelib.harness.conditions import finite_rate, where
 from servelib.harness.metrics import SLO
 from servelib.harness.report import to_json
 from servelib.harness.results import Result, common_runs, differing, read_results
@@ -50,7 +51,8 @@ def _run(options: argparse.Namespace) -> int:
         save(options.json, to_json(content))
     print(_heading(options, a[0], b[0]))
     for rate, differences in found:
-        print(f"\nAt {rate:.4g} requests/s, {max(d.pairs for d in differences)} pairs of runs:")
+        at = where(rate, a[0].conditions["arrivals"])
+        print(f"\n{at[0].upper()}{at[1:]}, {max(d.pairs for d in differences)} pairs of runs:")
         print(_table(differences))
         print(_conclusion(differences))
     print("\n" + _care(a[0]))
@@ -121,4 +123,4 @@ def _estimate(estimate: Estimate) -> str:
 
 def _for_json(rate: float, differences: Sequence[Difference]) -> dict[str, Any]:
     metrics = [{**asdict(d), "verdict": d.verdict.value} for d in differences]
-    return {"rate": str(rate) if rate == float("inf") else rate, "metrics": metrics}
+    return {"rate": finite_rate(rate), "metrics": metrics}

@@ -15,6 +15,13 @@ from servelib.engine.protocol import Engine
 from servelib.harness.metrics import SLO
 from servelib.harness.trace import Trace
 
+CLOSED = "closed loop,"
+
+
+def closed_loop(callers: int) -> str:
+    """How the conditions name arrivals that callers make."""
+    return f"{CLOSED} {callers} caller{'s' if callers > 1 else ''}"
+
 
 @runtime_checkable
 class Predicted(Protocol):
@@ -68,7 +75,7 @@ class Conditions:
         repeats = "1 run" if self.runs == 1 else f"{self.runs} runs"
         parts += [self.arrivals, f"prompt {self.prompt}", f"output {self.output}", seeds]
         rates = [] if self.closed else [_rates(self.rates)]
-        parts += [*rates, f"{self.requests} requests x {repeats}"]
+        parts += [*rates, f"{self.requests} request{'s' if self.requests > 1 else ''} x {repeats}"]
         if self.measured:
             parts.append(f"measured {self.measured}")
         return "Conditions: " + ", ".join(parts)
@@ -103,7 +110,7 @@ class Conditions:
     @property
     def closed(self) -> bool:
         """Whether callers waited for their answers: ``arrivals`` then says how many they were."""
-        return self.arrivals.startswith("closed loop")
+        return self.arrivals.startswith(CLOSED)
 
     def over(self, rates: tuple[float, ...]) -> Conditions:
         """The same conditions for a table over several rates."""
@@ -135,6 +142,13 @@ def conditions(
         slo_gap=slo.gap,
         measured=None if virtual else moment,
     )
+
+
+def where(rate: float, arrivals: str) -> str:
+    """How a sentence names one point: ``at 4/s``, ``all at once``, ``with 2 callers``."""
+    if arrivals.startswith(CLOSED):
+        return "with" + arrivals.removeprefix(CLOSED)
+    return "all at once" if math.isinf(rate) else f"at {rate:.4g}/s"
 
 
 def finite_rate(rate: float) -> float | str:

@@ -112,9 +112,10 @@ class _Run:
                 now = clock.now() - start
                 meter.engine += now - before
                 meter.free = now
+                progress = False
                 for output in outputs:
-                    self.take(output, now)
-                empty_steps = 0 if outputs else empty_steps + 1
+                    progress |= self.take(output, now)
+                empty_steps = 0 if progress else empty_steps + 1
                 if empty_steps >= STALL_STEPS:
                     raise RuntimeError(f"{empty_steps:,} steps in a row gave nothing, and it still has work")
             elif self.live:  # the engine forgot them: their streams ended without an end
@@ -141,7 +142,8 @@ class _Run:
         else:
             self.live[wanted.request_id] = record
 
-    def take(self, output: StepOutput, now: float) -> None:
+    def take(self, output: StepOutput, now: float) -> bool:
+        """Write one output down; whether it held anything."""
         record = self.live.get(output.request_id)
         if record is None:
             raise RuntimeError(f"it answered for {output.request_id!r}, which is not in flight")
@@ -149,7 +151,12 @@ class _Run:
             record.events.append((now, len(output.tokens)))
         reason = output.finish_reason
         if reason is None:
-            return
+            if len(record.events) >= record.requested_tokens:  # it would go on for ever
+                raise RuntimeError(
+                    f"it has given {output.request_id!r} the {record.requested_tokens} tokens it asked for "
+                    "and did not end it"
+                )
+            return bool(output.tokens)
         del self.live[output.request_id]
         if reason is FinishReason.ERROR:
             self.end(record, now, Outcome.STREAM_ERROR, output.error)
@@ -160,6 +167,7 @@ class _Run:
             self.end(record, now, Outcome.SHORT, wanted)
         else:
             self.end(record, now, Outcome.OK)
+        return True
 
     def end(self, record: RequestRecord, now: float, outcome: Outcome, error: str | None = None) -> None:
         record.end, record.outcome, record.error = now, outcome, error

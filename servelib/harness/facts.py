@@ -58,7 +58,7 @@ def run_line(points: Sequence[Point]) -> str:
     if facts["achieved_rate"] is not None:
         parts.append(f"achieved {facts['achieved_rate']:.4g} requests/s")
     if facts["send_lag_p99"] is not None:
-        parts.append(f"send lag p99 {facts['send_lag_p99'] * 1e3:.3g} ms")
+        parts.append(f"send lag p99 {milliseconds(facts['send_lag_p99'])}")
     parts.append(f"output length as asked in {facts['output_as_asked']} of {offered}")
     verdicts = facts["steady"]
     if len(verdicts) == 1:
@@ -67,6 +67,12 @@ def run_line(points: Sequence[Point]) -> str:
         parts.append("steady state: " + ", ".join(f"{name} in {n} runs" for name, n in verdicts.items()))
     parts.append(f"{facts['clock']} clock")
     return "Run: " + ", ".join(parts)
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits are enough, and no power of ten."""
+    found = 1e3 * seconds
+    return f"{found:.3g} ms" if abs(found) < 999.5 else f"{found:.0f} ms"
 
 
 def achieved_rate(run: RunRecord) -> float | None:

@@ -9,7 +9,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from servelib.harness.facts import run_line
 from servelib.harness.metrics import samples
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.report import notes
@@ -58,7 +57,7 @@ def html_report(points: Sequence[Point], *, title: str = "servelib bench") -> st
         (distribution(points, "gap"), "Every gap between two tokens of one request, bursts as gaps of 0."),
     ]
     for point in points:
-        run, where = point.runs[0], f"At {point.rate:.4g} requests/s, run 1: "
+        run, where = point.runs[0], f"Run 1 {point.where}: "
         figures += [
             (in_flight(run), where + "requests that wait for their first token, and that have had it."),
             (output_rate(run), where + "output tokens a second, over time."),
@@ -69,7 +68,7 @@ def html_report(points: Sequence[Point], *, title: str = "servelib bench") -> st
         grid=GRID,
         script=get_plotlyjs(),
         table=results(points, caption="Results at each arrival rate")._repr_html_(),
-        notes="".join(f"<li>{html.escape(note)}</li>" for note in [*notes(points), run_line(points)]),
+        notes="".join(f"<li>{html.escape(note)}</li>" for note in notes(points)),
         figures="\n".join(_figure(f"figure-{i}", *figure) for i, figure in enumerate(figures)),
     )
 
@@ -84,7 +83,7 @@ def distribution(points: Sequence[Point], kind: str) -> go.Figure:
         values = sorted(value for run in point.runs for value in getattr(samples(run), kind))
         x, y = _steps(values)
         fig.add_scatter(
-            x=x, y=y, mode="lines", name=f"{point.rate:.4g} req/s", line_shape="hv",
+            x=x, y=y, mode="lines", name=point.label, line_shape="hv",
             line={"color": list(PALETTE.values())[i % len(PALETTE)], "dash": DASHES[i % len(DASHES)]},
             hovertemplate="%{y:.1%} within %{x:.4g} s<extra></extra>",
         )  # fmt: skip

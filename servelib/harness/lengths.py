@@ -47,8 +47,8 @@ class Uniform:
 
     @property
     def label(self) -> str:
-        """Written ``low-high``."""
-        return f"{self.low}-{self.high}"
+        """Written ``low-high``; one number where they are the same."""
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
 
     def draw(self, n: int, rng: random.Random) -> list[int]:
         """``n`` lengths in tokens."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from servelib.harness.conditions import Conditions, machine
+from servelib.harness.conditions import Conditions, closed_loop, machine
 from servelib.harness.drive import Progress
 from servelib.harness.http import drive_http
 from servelib.harness.metrics import SLO
@@ -39,7 +39,7 @@ class Remote:
             machine=machine(),
             torch=None,
             cost=None,
-            arrivals=trace.arrivals if self.callers is None else f"closed loop, {self.callers} callers",
+            arrivals=trace.arrivals if self.callers is None else closed_loop(self.callers),
             prompt=trace.prompt,
             output=trace.output,
             seed=trace.seed,

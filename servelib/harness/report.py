@@ -12,7 +12,7 @@ from typing import Any
 
 from servelib.harness.compat import compat
 from servelib.harness.conditions import finite_rate
-from servelib.harness.facts import run_facts, run_line, window_facts
+from servelib.harness.facts import milliseconds, run_facts, run_line, window_facts
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.harness.stats import Estimate
 from servelib.harness.summary import Summary
@@ -59,10 +59,10 @@ COLUMNS = (
 
 def text_table(points: Sequence[Point]) -> str:
     """Two lines a rate: the values, and under them their 95 % intervals. Then notes and conditions."""
-    rows = [["rate req/s", *(column.heading for column in COLUMNS), "completed", "failed"]]
+    rows = [["arrivals", *(column.heading for column in COLUMNS), "completed", "failed"]]
     for point in points:
         estimates, counts = point.summary.estimates(), (point.summary.completed, point.summary.failed)
-        rows.append([f"{point.rate:.4g}", *(c.show(estimates[c.name]) for c in COLUMNS), *map(str, counts)])
+        rows.append([point.label, *(c.show(estimates[c.name]) for c in COLUMNS), *map(str, counts)])
         intervals = [c.show_interval(estimates[c.name]) for c in COLUMNS]
         if any(intervals):
             rows.append(["", *intervals, "", ""])
@@ -194,7 +194,7 @@ def notes(points: Sequence[Point]) -> list[str]:
         found = [point.summary.estimates()[column.name] for point in points]
         said = {e.note for e in found if e.note and e.value is not None}  # where there is none, - says it
         lines += [f"* {column.heading.rsplit(' ', 1)[0]}: {note}." for note in sorted(said)]
-    failures = [f"{n} {kind} at {p.rate:.4g}/s" for p in points for kind, n in p.summary.failures.items()]
+    failures = [f"{n} {kind} {p.where}" for p in points for kind, n in p.summary.failures.items()]
     if failures:
         lines.append("Failed: " + ", ".join(failures) + ".")
     if any(point.summary.interrupted for point in points):
@@ -208,15 +208,15 @@ def _about_the_harness(points: Sequence[Point]) -> list[str]:
     lines = []
     if checks:
         share, lag = max(c.cpu_share for c in checks), max(c.lag_p99 or 0.0 for c in checks)
-        said = f"Harness, at worst: busy {share:.1%} of the time, sends late by {1e3 * lag:.2g} ms at p99"
+        said = f"Harness, at worst: busy {share:.1%} of the time, sends late by {milliseconds(lag)} at p99"
         if loops := [c.loop_lag_p99 for c in checks if c.loop_lag_p99 is not None]:
-            said += f", event loop late by {1e3 * max(loops):.2g} ms at p99"
+            said += f", event loop late by {milliseconds(max(loops))} at p99"
         lines.append(f"{said} (all its own doing).")
     for point in points:
         for i, run in enumerate(point.runs, start=1):
             if run.self_check is not None and run.self_check.reasons:
                 why = "; ".join(run.self_check.reasons)
-                lines.append(f"INVALID: run {i} at {point.rate:.4g}/s, the harness was too slow: {why}.")
+                lines.append(f"INVALID: run {i} {point.where}, the harness was too slow: {why}.")
     records = [record for point in points for run in point.runs for record in run.requests]
     notes = [record.tokens_note for record in records if record.tokens_note is not None]
     if notes:

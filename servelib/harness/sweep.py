@@ -10,7 +10,7 @@ from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError, check_int
 from servelib.harness.closed import drive_closed
-from servelib.harness.conditions import Conditions, conditions
+from servelib.harness.conditions import Conditions, closed_loop, conditions, where
 from servelib.harness.drive import Progress, RunError, drive, shifted
 from servelib.harness.metrics import SLO
 from servelib.harness.records import RunRecord
@@ -82,7 +82,7 @@ class _Engine:
 
     def about(self, trace: Trace, *, runs: int, slo: SLO) -> Conditions:
         if self.callers is not None:
-            trace = replace(trace, arrivals=f"closed loop, {self.callers} callers")
+            trace = replace(trace, arrivals=closed_loop(self.callers))
         return conditions(self.engine, trace, runs=runs, slo=slo, virtual=self.clock.is_virtual)
 
     def play(
@@ -112,6 +112,17 @@ class Point:
     runs: list[RunRecord]
     summary: Summary
     conditions: Conditions
+
+    @property
+    def where(self) -> str:
+        """For a sentence: ``at 4/s``, ``all at once``, ``with 2 callers``."""
+        return where(self.rate, self.conditions.arrivals)
+
+    @property
+    def label(self) -> str:
+        """For a heading: ``4 req/s``, ``all at once``, ``2 callers``."""
+        said = self.where
+        return said.removeprefix("with ") if not said.startswith("at ") else f"{self.rate:.4g} req/s"
 
 
 class SweepError(RuntimeError):

@@ -62,7 +62,7 @@ def results(points: Sequence[Point], *, caption: str) -> Table:
     ]
     for name in ("completed", "failed"):
         rows.append([f"{name}\nrequests", *(f"{getattr(point.summary, name)}" for point in points)])
-    headers = ("arrival rate", *(f"{point.rate:g} req/s" for point in points))
+    headers = ("arrival rate", *(point.label for point in points))
     return Table(headers, rows, caption, _notes(points) if points else "")
 
 

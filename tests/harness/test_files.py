@@ -73,6 +73,7 @@ def test_a_long_distribution_is_thinned_out_and_keeps_its_ends():
     run = RunRecord(0, "x", requests, 5000.0)
 
     class At:
+        label = "4 req/s"
         rate, runs = 1.0, (run,)
 
     (line,) = distribution([At()], "ttft").data
@@ -129,3 +130,8 @@ def test_hdr_log_is_read_back_by_the_package(points, tmp_path):
             assert histogram.total_count == len(values)
             largest = histogram.get_value_at_percentile(100)
             assert largest == pytest.approx(max(1.0, 1e6 * max(values)), rel=2e-3)
+
+
+def test_the_facts_of_the_runs_are_on_the_page_once(points):
+    text = html_report(points)
+    assert text.count("Run: open loop, latency from the schedule") == 1

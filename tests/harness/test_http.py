@@ -257,12 +257,12 @@ def test_a_refused_connection_is_refused():
 
 
 def test_no_file_descriptors_left_is_the_harness_s_failure(monkeypatch):
-    async def none_left(self, request, traces, timeout):
-        raise aiohttp.ClientConnectorError(
-            request.connection_key, OSError(errno.EMFILE, "Too many open files")
-        )
+    """Nothing is opened here: the client says at once what a process at its limit hears."""
 
-    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", none_left)
+    def none_left(*arguments, **options):
+        raise aiohttp.ClientConnectorError(None, OSError(errno.EMFILE, "Too many open files"))
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", none_left)
     run = drive_http(Target("http://127.0.0.1:1", "m"), at_once(3))
     assert [r.outcome for r in run.requests] == [Outcome.ABORTED] * 3
     assert "ulimit -n" in run.requests[0].error

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from worlds import timed_engine
 
+from servelib.harness.arrivals import AtOnce, Poisson
 from servelib.harness.compat import compat
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.report import check_writable, document, point_document, text_table, to_json, write_text
 from servelib.harness.selfcheck import SelfCheck
-from servelib.harness.sweep import Point, measure, sweep
+from servelib.harness.sweep import InProcess, Point, measure, sweep, sweep_system
 from servelib.harness.trace import Workload
 
 SUMMARY = [
@@ -118,7 +119,7 @@ def test_a_sweep_s_json_has_a_body_a_rate():
 
 def test_the_table_shows_values_intervals_notes_and_conditions():
     lines = text_table([point()]).splitlines()
-    assert lines[0].split("  ")[0] == "rate req/s"
+    assert lines[0].split()[0] == "arrivals"
     assert "gap p50 ms" in lines[0]
     assert lines[2].split()[-2:] == ["15", "0"]
     assert "[" in lines[3]
@@ -134,7 +135,7 @@ def test_the_table_shows_values_intervals_notes_and_conditions():
 def test_the_table_shows_failures_and_never_a_false_zero():
     text = text_table([point(broken=True)])
     assert "Failed: 15 stream_error at 4/s." in text
-    assert text.splitlines()[2].split()[1:6] == ["-"] * 5
+    assert text.splitlines()[2].split()[:7] == ["4", "req/s", *"-----"]
     assert "*" not in text
 
 
@@ -227,3 +228,26 @@ def test_a_run_that_the_harness_spoilt_is_marked():
         None, ["harness busy 90% of the time"], None,
     ]  # fmt: skip
     assert runs[0]["records"][2]["tokens_note"] == "6 tokens in 2 chunks"
+
+
+@pytest.mark.parametrize(
+    ("options", "label", "failed"),
+    [
+        ({"rate": 4.0}, "4 req/s", "at 4/s"),
+        ({"rate": math.inf}, "all at once", "all at once"),
+        ({"rate": math.inf, "callers": 1}, "1 caller", "with 1 caller"),
+        ({"rate": math.inf, "callers": 2}, "2 callers", "with 2 callers"),
+    ],
+)
+def test_a_note_names_the_load_and_not_an_infinite_rate(options, label, failed):
+    def seconds(state):
+        raise ValueError("down")
+
+    system = InProcess(lambda clock: timed_engine(clock, seconds), "virtual", options.get("callers"))
+    law = AtOnce if math.isinf(options["rate"]) else Poisson
+    workload = Workload(requests=2, arrivals=lambda rate: law(rate))
+    made = sweep_system(system, workload, [options["rate"]], runs=1)
+    lines = text_table(made).splitlines()
+    assert lines[2].strip().startswith(label)
+    assert f"Failed: 2 stream_error {failed}." in lines
+    assert "inf/s" not in "".join(lines)
