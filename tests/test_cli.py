@@ -112,7 +112,7 @@ def test_every_option_reaches_the_run(tmp_path):
     found = json.loads(path.read_text())
     about = found["conditions"]
     assert (about["engine"], about["seeds"], about["rates"]) == ("cached", [0], [2.0])
-    assert (about["prompt"], about["output"], about["requests"], about["runs"]) == ("5-5", "2-2", 3, 1)
+    assert (about["prompt"], about["output"], about["requests"], about["runs"]) == ("5", "2", 3, 1)
     assert about["slo"] == {"ttft": 0.75, "gap": 0.6}
     assert found["summary"]["gap_p50"] == pytest.approx(0.5)
     assert about["cost"] == "costs from cost.json"
@@ -123,7 +123,7 @@ def test_readers():
     grown = rates("0.25:16:7")
     assert grown == pytest.approx([0.25, 0.5, 1, 2, 4, 8, 16])
     assert (grown[0], grown[-1]) == (0.25, 16.0)
-    assert (lengths("32-96").label, lengths("64").label) == ("32-96", "64-64")
+    assert (lengths("32-96").label, lengths("64").label) == ("32-96", "64")
 
 
 @pytest.mark.parametrize(

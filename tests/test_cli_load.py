@@ -348,8 +348,15 @@ def test_a_run_that_is_told_to_stop_writes_every_record_it_has(sent, tmp_path):
     assert b"INTERRUPTED" in out
 
 
-@pytest.mark.parametrize("command", [[*VIRTUAL, "--requests", "4"], [*CAPACITY, "--max-runs", "6"]])
-def test_a_file_that_can_no_longer_be_written_loses_no_result(command, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ([*VIRTUAL, "--requests", "4"], ["--json"]),
+        ([*VIRTUAL, "--requests", "4"], ["--json", "--html", "--hdr"]),
+        ([*CAPACITY, "--max-runs", "6"], ["--json"]),
+    ],
+)
+def test_files_that_can_no_longer_be_written_lose_no_result(command, written, tmp_path, capsys, monkeypatch):
     """The disk fills during the run."""
     from servelib.commands import save
 
@@ -358,13 +365,16 @@ def test_a_file_that_can_no_longer_be_written_loses_no_result(command, tmp_path,
 
     monkeypatch.setattr(save, "write_text", full)
     monkeypatch.setattr(save.tempfile, "tempdir", str(tmp_path))
+    wanted = [part for name in written for part in (name, str(tmp_path / f"a{name.replace('--', '.')}"))]
     with pytest.raises(SystemExit) as caught:
-        main([*command, "--json", str(tmp_path / "a.json")])
+        main([*command, *wanted])
     assert caught.value.code == 2
     shown = capsys.readouterr()
     last = shown.err.splitlines()[-1]
-    assert "No space left on device; the result is in " in last
+    assert last.count("No space left on device; the result is in ") == len(written)
+    for name in written:
+        (kept,) = tmp_path.glob(f"servelib-*{name.replace('--', '.')}")
+        assert str(kept) in last
     (kept,) = tmp_path.glob("servelib-*.json")
-    assert str(kept) in last
     assert json.loads(kept.read_text())["conditions"]
     assert "Conditions: " in shown.out

@@ -22,16 +22,15 @@ from servelib.commands.options import (
 )
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
-from servelib.commands.reports import add_reports, check_reports, write_reports
-from servelib.commands.save import save
+from servelib.commands.reports import add_reports, check_reports, write_results
 from servelib.commands.signals import terminate_as_interrupt
 from servelib.commands.traffic import Traffic, add_traffic, traffic
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
-from servelib.harness.report import document, point_document, text_table, to_json
-from servelib.harness.sweep import InProcess, MakeEngine, Point, SweepError, System, sweep_system
+from servelib.harness.report import document, point_document
+from servelib.harness.sweep import InProcess, MakeEngine, SweepError, System, sweep_system
 from servelib.model.config import REFERENCE
 from servelib.sim.cost import load_cost, reference_cost
 from servelib.sim.model import CostedModel
@@ -104,6 +103,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def add_system(parser: argparse.ArgumentParser) -> None:
     """The options that say what is measured, against which objective, how often."""
     add_engine(parser)
+    parser.set_defaults(engine=None)  # so that one given beside --url is noticed
     slo, add = SLO(), parser.add_argument
     add(
         "--runs",
@@ -144,20 +144,11 @@ def _run(options: argparse.Namespace, load: Traffic, *, single: bool) -> int:
         except SweepError as error:
             points, complaint, broken = error.points, str(error), True
     if points:
-        _write(points, options.json, single=single)
-        write_reports(options, points)
+        write_results(options, points, point_document(points[0]) if single else document(points))
     if broken:
         print(f"servelib: error: {complaint}", file=sys.stderr)
         return EXIT_BROKEN
     return EXIT_INTERRUPTED if any(point.summary.interrupted for point in points) else 0
-
-
-def _write(points: list[Point], path: Path | None, *, single: bool) -> None:
-    try:
-        if path is not None:  # first, so that a closed stdout loses nothing
-            save(path, to_json(point_document(points[0]) if single else document(points)))
-    finally:  # and a full disk not the table
-        print(text_table(points))
 
 
 def make_system(options: argparse.Namespace, load: Traffic) -> System:

@@ -11,10 +11,11 @@ from servelib.commands.bench import EXIT_INTERRUPTED
 from servelib.commands.model import add_threads, reference_model
 from servelib.commands.options import Parser, integer, output_file
 from servelib.commands.progress import progress_bar
+from servelib.commands.save import save
 from servelib.engine.registry import ENGINES, make_engine
 from servelib.harness.conditions import machine, torch_in_use
 from servelib.harness.drive import drive, shifted
-from servelib.harness.report import to_json, write_text
+from servelib.harness.report import to_json
 from servelib.harness.trace import REFERENCE_WORKLOAD
 from servelib.sim.cost import COEFFICIENTS
 from servelib.spans import SpanLog
@@ -90,5 +91,5 @@ def _run(options: argparse.Namespace) -> int:
             "p90_error": found.p90_error,
             "total_error": found.total_error,
         }
-        write_text(options.json, to_json(content))
+        save(options.json, to_json(content))
     return 0

@@ -33,9 +33,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message alone, not the usage, and exit."""
         one_line = " ".join(message.split())
-        if len(one_line) > 600:  # somebody's whole file as a value
-            one_line = f"{one_line[:300]} ... {one_line[-280:]}"
         self.exit(2, f"{self.prog}: error: {one_line} (see {self.prog} --help)\n")
+
+
+def short(text: str) -> str:
+    """What was typed, quoted and cut where it would fill the screen."""
+    return repr(text) if len(text) <= 300 else f"{text[:80]!r}..."
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -48,7 +51,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         except ValueError:
             value = low - 1
         if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"got {text!r}, must be an integer {limit}")
+            raise argparse.ArgumentTypeError(f"got {short(text)}, must be an integer {limit}")
         return value
 
     return read
@@ -59,7 +62,7 @@ def any_integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, must be an integer") from None
+        raise argparse.ArgumentTypeError(f"got {short(text)}, must be an integer") from None
 
 
 def positive(text: str) -> float:
@@ -69,7 +72,7 @@ def positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"got {text!r}, must be a finite number above 0")
+        raise argparse.ArgumentTypeError(f"got {short(text)}, must be a finite number above 0")
     return value
 
 
@@ -77,7 +80,7 @@ def fraction(text: str) -> float:
     """A number above 0, up to 1."""
     value = positive(text)
     if value > 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, must be above 0 and at most 1")
+        raise argparse.ArgumentTypeError(f"got {short(text)}, must be above 0 and at most 1")
     return value
 
 
@@ -109,7 +112,7 @@ def lengths(text: str) -> Lengths:
 def _uniform(text: str) -> Uniform:
     low, dash, high = text.partition("-")
     wanted = (
-        f"got {text!r}, must be LOW-HIGH with 1 <= LOW <= HIGH <= {MOST_TOKENS}, such as 32-96, one number, "
+        f"got {short(text)}, must be LOW-HIGH with 1 <= LOW <= HIGH <= {MOST_TOKENS}, such as 32-96, one number, "
         "lognormal:MEDIAN:SIGMA:LOW-HIGH or a file with one length a line"
     )
     if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
@@ -128,10 +131,10 @@ def rates(text: str) -> list[float]:
         return [positive(part.strip()) for part in text.split(",")]
     parts = text.split(":")
     if len(parts) != 3:
-        raise argparse.ArgumentTypeError(f"got {text!r}, must be LOW:HIGH:COUNT, such as 0.25:16:20")
+        raise argparse.ArgumentTypeError(f"got {short(text)}, must be LOW:HIGH:COUNT, such as 0.25:16:20")
     low, high, count = positive(parts[0]), positive(parts[1]), integer(2, 1000)(parts[2])
     if low >= high:
-        raise argparse.ArgumentTypeError(f"got {text!r}, must have LOW below HIGH")
+        raise argparse.ArgumentTypeError(f"got {short(text)}, must have LOW below HIGH")
     middle = [low * (high / low) ** (i / (count - 1)) for i in range(1, count - 1)]
     return [low, *middle, high]
 
@@ -142,7 +145,7 @@ def output_file(text: str) -> Path:
     try:
         check_writable(path)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror or error}") from None
+        raise argparse.ArgumentTypeError(f"cannot write {short(text)}: {error.strerror or error}") from None
     return path
 
 
@@ -152,5 +155,5 @@ DEFAULT_ENGINE = "naive"
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The option that chooses the engine."""
     parser.add_argument(
-        "--engine", choices=list(ENGINES), help=f"which engine serves (default: {DEFAULT_ENGINE})"
+        "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="which engine serves (default: naive)"
     )

@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from servelib.commands.options import UsageError, positive
+from servelib.commands.options import UsageError, positive, short
 from servelib.errors import InvalidRequestError
 from servelib.harness.trace import TraceSource
 
@@ -91,7 +91,9 @@ def _json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"got {text!r}, must be a JSON object such as '{{\"top_k\": 1}}'")
+        raise argparse.ArgumentTypeError(
+            f"got {short(text)}, must be a JSON object such as '{{\"top_k\": 1}}'"
+        )
     return found
 
 

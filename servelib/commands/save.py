@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from servelib.commands.options import UsageError
@@ -26,3 +27,15 @@ def save(path: Path, text: str) -> None:
         except OSError as again:
             raise UsageError(f"{reason}; nor a temporary file: {again.strerror or again}") from None
         raise UsageError(f"{reason}; the result is in {file.name}") from None
+
+
+def save_all(texts: Iterable[tuple[Path, str]]) -> None:
+    """``save`` each, one at a time; then raise one ``UsageError`` for all that went elsewhere."""
+    complaints = []
+    for path, text in texts:
+        try:
+            save(path, text)
+        except UsageError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise UsageError("; ".join(complaints))

@@ -6,7 +6,7 @@ import argparse
 
 from servelib.clock import WallClock
 from servelib.commands.model import add_threads, reference_model
-from servelib.commands.options import DEFAULT_ENGINE, Parser, UsageError, add_engine, integer
+from servelib.commands.options import Parser, UsageError, add_engine, integer
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     from servelib.server.run import BindError, serve
 
     def build() -> Engine:  # once the port is ours
-        return make_engine(options.engine or DEFAULT_ENGINE, reference_model(options.threads), WallClock())
+        return make_engine(options.engine, reference_model(options.threads), WallClock())
 
     try:
         serve(build, host=options.host, port=options.port)

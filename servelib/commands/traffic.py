@@ -16,11 +16,11 @@ from servelib.commands.options import (
     output_file,
     shared_prefix,
 )
+from servelib.commands.save import save
 from servelib.errors import InvalidRequestError
 from servelib.harness.arrivals import mean_rate
 from servelib.harness.laws import NAMES, arrivals_from
 from servelib.harness.lines import is_file
-from servelib.harness.report import write_text
 from servelib.harness.sweep import WARMUP_REQUESTS
 from servelib.harness.trace import Trace, TraceSource, Workload
 from servelib.harness.trace_files import FixedTrace, read_trace, trace_text
@@ -75,7 +75,7 @@ def traffic(options: argparse.Namespace, wanted: list[float] | None, default: li
     try:
         made = _closed(options, wanted) if options.closed_loop else _open(options, wanted, default)
         if options.save_trace is not None:
-            write_text(options.save_trace, trace_text(made.source.trace(made.rates[0], 0)))
+            save(options.save_trace, trace_text(made.source.trace(made.rates[0], 0)))
     except InvalidRequestError as error:
         raise UsageError(f"--{error}" if error.field == "arrivals" else f"--arrivals {error}") from None
     return made

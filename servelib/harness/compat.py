@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
-from servelib.harness.conditions import finite_rate
+from servelib.harness.conditions import callers_of, finite_rate
 from servelib.harness.metrics import e2e, gaps, send_lag, tpot, ttft
 from servelib.harness.records import RunRecord
 from servelib.harness.stats import percentile
@@ -41,8 +41,8 @@ def compat(point: Point) -> dict[str, Any]:
         "tokenizer_id": None,
         "num_prompts": len(records),
         "request_rate": finite_rate(point.rate),
-        "burstiness": 1.0 if point.conditions.arrivals == "poisson" else None,
-        "max_concurrency": None,
+        "burstiness": _burstiness(point.conditions.arrivals),
+        "max_concurrency": callers_of(point.conditions.arrivals),
         "duration": duration,
         "completed": len(good),
         "failed": len(records) - len(good),
@@ -69,6 +69,12 @@ def compat(point: Point) -> dict[str, Any]:
         **_statistics("itl", (gap for record in good for gap in gaps(record))),
         **_statistics("e2el", (e2e(record) for record in good)),
     }
+
+
+def _burstiness(arrivals: str) -> float | None:
+    """The shape of a gamma law, of which Poisson is one; None of every other law."""
+    shape = "1" if arrivals == "poisson" else arrivals.partition("burstiness ")[2]
+    return float(shape) if shape else None
 
 
 def _busiest_second(run: RunRecord) -> int:

@@ -23,6 +23,11 @@ def closed_loop(callers: int) -> str:
     return f"{CLOSED} {callers} caller{'s' if callers > 1 else ''}"
 
 
+def callers_of(arrivals: str) -> int | None:
+    """How many callers ``closed_loop`` named; None of an open loop."""
+    return int(arrivals.removeprefix(CLOSED).split()[0]) if arrivals.startswith(CLOSED) else None
+
+
 @runtime_checkable
 class Predicted(Protocol):
     """A model that charges predicted costs, and can say where they come from."""

@@ -108,15 +108,21 @@ def in_flight(run: RunRecord) -> go.Figure:
 def output_rate(run: RunRecord, bins: int = 60) -> go.Figure:
     """Tokens credited to the time of their event, in equal bins."""
     fig = go.Figure(layout=_layout("Output tokens a second over time", SECONDS, "tokens/s"))
+    width, rates = rate_over_time(run, bins)
+    fig.add_scatter(
+        x=[i * width for i in range(bins)], y=rates,
+        mode="lines", line_shape="hv", line={"color": PALETTE["green"]}, showlegend=False,
+    )  # fmt: skip
+    return fig
+
+
+def rate_over_time(run: RunRecord, bins: int) -> tuple[float, list[float]]:
+    """The width of ``bins`` equal parts of the run in seconds, and the output tokens/s in each."""
     width = run.duration / bins if run.duration > 0 else 1.0
     counts = [0] * bins
     for time, tokens in (event for r in run.requests for event in r.events):
         counts[min(bins - 1, int(time / width))] += tokens
-    fig.add_scatter(
-        x=[i * width for i in range(bins)], y=[count / width for count in counts],
-        mode="lines", line_shape="hv", line={"color": PALETTE["green"]}, showlegend=False,
-    )  # fmt: skip
-    return fig
+    return width, [count / width for count in counts]
 
 
 def rows(run: RunRecord) -> go.Figure:

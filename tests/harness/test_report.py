@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from worlds import timed_engine
 
-from servelib.harness.arrivals import AtOnce, Poisson
+from servelib.harness.arrivals import AtOnce, Constant, Gamma, Poisson
 from servelib.harness.compat import compat
+from servelib.harness.conditions import closed_loop
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.report import check_writable, document, point_document, text_table, to_json, write_text
 from servelib.harness.selfcheck import SelfCheck
@@ -212,6 +213,22 @@ def test_compat_counts_peaks_as_the_other_tool_does():
     assert found["max_concurrent_requests"] == 1  # b begins as a ends; c failed
     assert found["request_rate"] == 4.0
     assert compat(replace(made, rate=math.inf))["request_rate"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "burstiness", "callers"),
+    [
+        (Poisson(4.0).label, 1.0, None),
+        (Gamma(4.0, 0.25).label, 0.25, None),
+        (Constant(4.0).label, None, None),
+        (AtOnce().label, None, None),
+        (closed_loop(3), None, 3),
+    ],
+)
+def test_compat_says_how_the_load_was_made(arrivals, burstiness, callers):
+    made = point()
+    found = compat(replace(made, conditions=replace(made.conditions, arrivals=arrivals)))
+    assert (found["burstiness"], found["max_concurrency"]) == (burstiness, callers)
 
 
 def test_a_run_that_the_harness_spoilt_is_marked():
