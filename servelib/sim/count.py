@@ -9,6 +9,7 @@ products is taken to stay on the chip. Standard library only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -61,12 +62,12 @@ class StepCount:
     @property
     def operations(self) -> float:
         """Operations of all parts."""
-        return sum(part.operations for part in self.parts)
+        return math.fsum(part.operations for part in self.parts)
 
     @property
     def bytes(self) -> float:
         """Bytes of all parts."""
-        return sum(part.bytes for part in self.parts)
+        return math.fsum(part.bytes for part in self.parts)
 
     @property
     def intensity(self) -> float:
@@ -80,7 +81,7 @@ class StepCount:
     def bytes_by_kind(self) -> dict[str, float]:
         """Bytes of the whole step, by what they hold."""
         kinds = ("weights", "kv_read", "kv_written", "activations")
-        return {kind: sum(getattr(part, kind) for part in self.parts) for kind in kinds}
+        return {kind: math.fsum(getattr(part, kind) for part in self.parts) for kind in kinds}
 
 
 def load_of(batch: Sequences, *, sampled: int | None = None) -> Load:
