@@ -1,4 +1,4 @@
-"""The command line: ``servelib serve | bench | sweep | compare | capacity | calibrate``."""
+"""The command line: ``servelib serve | bench | sweep | compare | capacity | simulate | calibrate``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from servelib.commands.capacity import add_capacity
 from servelib.commands.compare import add_compare
 from servelib.commands.options import Parser, UsageError
 from servelib.commands.serve import add_serve
+from servelib.commands.simulate import add_simulate
 
 DESCRIPTION = """\
 A language-model inference server, small enough to read and honest enough to measure.
@@ -20,6 +21,7 @@ start here:
   servelib bench --clock virtual       predict a server under load, in a moment
   servelib bench                       measure it
   servelib serve                       talk to it over HTTP
+  servelib simulate --machine h100 --model llama3-8b    a machine and a model you do not have
 """
 
 
@@ -28,7 +30,7 @@ def parser() -> Parser:
     top = Parser(prog="servelib", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"servelib {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for add in (add_serve, add_bench, add_sweep, add_compare, add_capacity, add_calibrate):
+    for add in (add_serve, add_bench, add_sweep, add_compare, add_capacity, add_simulate, add_calibrate):
         add(commands)
     return top
 

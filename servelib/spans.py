@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -55,16 +55,26 @@ class Span:
 
 
 class SpanLog:
-    """Collects spans from any thread, in the order in which they ended."""
+    """Collects spans from any thread, in the order in which they ended.
 
-    def __init__(self) -> None:
+    ``only`` these stages, if given: the others are not even timed, which in virtual time is most of
+    what a log costs.
+    """
+
+    def __init__(self, only: Iterable[Stage] | None = None) -> None:
+        self._only = None if only is None else frozenset(only)
         self._spans: list[Span] = []
         self._lock = threading.Lock()
 
     def record(self, span: Span) -> None:
-        """Keep one span."""
-        with self._lock:
-            self._spans.append(span)
+        """Keep one span, if its stage is wanted."""
+        if self.wants(span.stage):
+            with self._lock:
+                self._spans.append(span)
+
+    def wants(self, stage: Stage) -> bool:
+        """Whether spans of this stage are kept."""
+        return self._only is None or stage in self._only
 
     def spans(self, request_id: str | None = None) -> list[Span]:
         """Every span so far, or those of one request, by start time."""
@@ -88,7 +98,7 @@ def timed(
     cached_tokens: int = 0,
 ) -> AbstractContextManager[None]:
     """Record the body as one span, also when it raises. Without a log, just run it."""
-    if log is None:
+    if log is None or not log.wants(stage):
         return _NOTHING
     return _record(log, clock, request_id, stage, new_tokens, cached_tokens)
 

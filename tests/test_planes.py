@@ -48,9 +48,17 @@ CORE = [
     "servelib.model.scripted",
     "servelib.model.uniform",
     "servelib.request",
+    "servelib.sim.catalogue",
     "servelib.sim.cost",
+    "servelib.sim.count",
+    "servelib.sim.machines",
     "servelib.sim.model",
+    "servelib.sim.models",
+    "servelib.sim.occupancy",
     "servelib.sim.queueing",
+    "servelib.sim.roofline",
+    "servelib.sim.shape",
+    "servelib.sim.simulate",
     "servelib.spans",
 ]
 

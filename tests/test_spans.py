@@ -85,3 +85,11 @@ def test_no_span_is_lost_between_threads():
     assert {name: len(log.spans(name)) for name in ("t0", "t1", "t2", "t3")} == dict.fromkeys(
         ("t0", "t1", "t2", "t3"), 500
     )
+
+
+def test_a_log_of_some_stages_keeps_those_and_times_no_others():
+    clock, log = VirtualClock(), SpanLog(only=[Stage.QUEUE])
+    log.record(Span("a", Stage.QUEUE, 0.0, 1.0))
+    log.record(Span("a", Stage.SAMPLE, 1.0, 2.0))
+    assert timed(log, clock, "a", Stage.DECODE) is timed(None, clock, "a", Stage.DECODE)
+    assert [span.stage for span in log.spans()] == [Stage.QUEUE]

@@ -151,11 +151,8 @@ class _Run:
             record.events.append((now, len(output.tokens)))
         reason = output.finish_reason
         if reason is None:
-            if len(record.events) >= record.requested_tokens:  # it would go on for ever
-                raise RuntimeError(
-                    f"it has given {output.request_id!r} the {record.requested_tokens} tokens it asked for "
-                    "and did not end it"
-                )
+            if len(record.events) > record.requested_tokens:  # it would go on for ever
+                raise RuntimeError(f"it gives {output.request_id!r} more tokens than were asked for")
             return bool(output.tokens)
         del self.live[output.request_id]
         if reason is FinishReason.ERROR:

@@ -7,11 +7,24 @@ import math
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from servelib.errors import InvalidRequestError, check_float
 
 COEFFICIENTS = ("overhead", "per_token", "per_pair", "per_cached")
+
+
+class Cost(Protocol):
+    """What a stand-in model asks of a cost: the time of a step, and where its numbers come from."""
+
+    @property
+    def provenance(self) -> str:
+        """The origin of the numbers, in words."""
+        ...
+
+    def seconds(self, new_tokens: int, cached_tokens: int = 0) -> float:
+        """The time of a step that runs one sequence's ``new_tokens`` behind ``cached_tokens``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from servelib.clock import VirtualClock
 from servelib.model.config import ModelConfig
 from servelib.request import RequestState, SampledToken
-from servelib.sim.cost import StepCost
+from servelib.sim.cost import Cost
 
 TOKEN = ord("a")
 
@@ -26,12 +26,14 @@ class CostedModel:
     """Stands in for a model in virtual time: an engine runs on it unchanged.
 
     Each ``next_logits`` advances ``clock`` by ``cost``; every sampled token is the same one, so
-    requests end by their token budget.
+    requests end by their token budget. ``caches`` counts those that were made: 0 for an engine that
+    keeps no keys and values.
     """
 
-    def __init__(self, config: ModelConfig, cost: StepCost, clock: VirtualClock) -> None:
+    def __init__(self, config: ModelConfig, cost: Cost, clock: VirtualClock) -> None:
         self.config = config
         self.cost = cost
+        self.caches = 0
         self._clock = clock
         self._token = SampledToken(TOKEN % config.vocab_size)
 
@@ -42,6 +44,7 @@ class CostedModel:
 
     def new_cache(self) -> CountingCache:
         """An empty cache for one request."""
+        self.caches += 1
         return CountingCache()
 
     def next_logits(self, ids: Sequence[int], cache: Any | None = None) -> None:

@@ -1,0 +1,130 @@
+"""Who waits, who runs, and how full the cache is, over time: what a page draws of a run.
+
+Pure functions of a run's records, and of when each request was admitted. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from servelib.harness.records import RequestRecord, RunRecord
+from servelib.spans import Span, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One request over time, in seconds since the start of the run; None: it never came so far.
+
+    It waits from ``scheduled`` to ``admitted``, prefills until ``first`` (its first token), and decodes
+    until ``end``.
+    """
+
+    request_id: str
+    scheduled: float
+    admitted: float | None
+    first: float | None
+    end: float | None
+    prompt_tokens: int
+    events: tuple[tuple[float, int], ...]
+
+    def intervals(self) -> list[tuple[str, float, float]]:
+        """Its stages as (name, start, end): ``queued``, ``prefill``, ``decode``, those that it reached."""
+        if self.end is None:
+            return []
+        marks = [
+            self.scheduled,
+            *(mark for mark in (self.admitted, self.first) if mark is not None),
+            self.end,
+        ]
+        names = ["queued", *(["prefill"] if self.admitted is not None else [])]
+        names += ["decode"] if self.first is not None else []
+        return list(zip(names, marks[:-1], marks[1:], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """How many requests wait and run from ``time`` on, until the next one of these."""
+
+    time: float
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What the cache holds from ``time`` on, until the next one of these."""
+
+    time: float
+    tokens: int
+    bytes: int
+
+
+def admissions(spans: Iterable[Span]) -> dict[str, float]:
+    """When each request left the queue, on the spans' clock: the ends of their QUEUE spans."""
+    return {span.request_id: span.end for span in spans if span.stage is Stage.QUEUE}
+
+
+def lives(run: RunRecord, admitted: Mapping[str, float]) -> list[Life]:
+    """Every request of ``run`` in arrival order. ``admitted`` is on the clock the run was on."""
+    return [_life(record, admitted.get(record.request_id), run.began) for record in run.requests]
+
+
+def occupancy(found: Sequence[Life]) -> list[Occupied]:
+    """How many wait and run, at each moment at which that changes."""
+    changes: dict[float, tuple[int, int]] = {}
+
+    def add(time: float, waiting: int, running: int) -> None:
+        before = changes.get(time, (0, 0))
+        changes[time] = before[0] + waiting, before[1] + running
+
+    for life in found:
+        if life.end is None:
+            continue
+        add(life.scheduled, 1, 0)
+        if life.admitted is None:
+            add(life.end, -1, 0)
+        else:
+            add(life.admitted, -1, 1)
+            add(life.end, 0, -1)
+    steps, waiting, running = [], 0, 0
+    for time in sorted(changes):
+        waiting, running = waiting + changes[time][0], running + changes[time][1]
+        steps.append(Occupied(time, waiting, running))
+    return steps
+
+
+def cache_fill(found: Sequence[Life], bytes_per_token: int) -> list[Filled]:
+    """How many tokens' keys and values are held, at each moment at which that changes.
+
+    A prompt's are counted from its first token on; each later token adds the one before it, which was
+    its input; the end gives all back. It is of engines that keep a cache of their own a request.
+    """
+    changes: Counter[float] = Counter()
+    for life in found:
+        if life.first is None or life.end is None:
+            continue
+        held = life.prompt_tokens
+        changes[life.first] += held
+        for time, added in life.events[1:]:
+            changes[time] += added
+            held += added
+        changes[life.end] -= held
+    filled, tokens = [], 0
+    for time in sorted(changes):
+        tokens += changes[time]
+        filled.append(Filled(time, tokens, tokens * bytes_per_token))
+    return filled
+
+
+def _life(record: RequestRecord, admitted: float | None, began: float) -> Life:
+    return Life(
+        record.request_id,
+        record.scheduled,
+        None if admitted is None else admitted - began,
+        record.events[0][0] if record.events else None,
+        record.end,
+        record.prompt_tokens,
+        tuple(record.events),
+    )
