@@ -15,6 +15,7 @@ DATA_PLANE = {
     "servelib.model.sampling",
     "servelib.model.tinygpt",
     "servelib.model.weights",
+    "servelib.sim.ceilings",
 }
 CORE = [
     "servelib.clock",

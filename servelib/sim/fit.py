@@ -63,10 +63,7 @@ def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
     Whole requests are held out, since two steps of one request are nearly the same step. Raises
     ``InvalidRequestError`` from fewer than 8 requests.
     """
-    order = {name: i for i, name in enumerate(dict.fromkeys(sample.request_id for sample in samples))}
-    if len(order) < MINIMUM_REQUESTS:
-        raise InvalidRequestError("samples", f"{len(order)} requests", f"of at least {MINIMUM_REQUESTS}")
-    held = np.array([order[sample.request_id] % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for sample in samples])
+    held = _held_out(samples)
     seconds = np.array([sample.seconds for sample in samples])  # [n]
     work = np.array([_work(sample) for sample in samples])  # [n, 4]
     relative = work / seconds[:, None]  # so that a short step weighs as much as a long one
@@ -84,6 +81,21 @@ def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
         p90_error=float(np.quantile(errors, 0.9)),
         total_error=float(predicted.sum() / seconds[held].sum() - 1),
     )
+
+
+def hold_out(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The samples to fit to, and those to test on, split as ``fit`` does. Raises as ``fit``."""
+    held = _held_out(samples).tolist()
+    pairs = list(zip(samples, held, strict=True))
+    return [sample for sample, test in pairs if not test], [sample for sample, test in pairs if test]
+
+
+def _held_out(samples: Sequence[Sample]) -> np.ndarray:
+    """Which samples are of every fourth request, [n]."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(sample.request_id for sample in samples))}
+    if len(order) < MINIMUM_REQUESTS:
+        raise InvalidRequestError("samples", f"{len(order)} requests", f"of at least {MINIMUM_REQUESTS}")
+    return np.array([order[sample.request_id] % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for sample in samples])
 
 
 def _work(sample: Sample) -> tuple[float, float, float, float]:
