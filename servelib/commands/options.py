@@ -112,8 +112,8 @@ def lengths(text: str) -> Lengths:
 def _uniform(text: str) -> Uniform:
     low, dash, high = text.partition("-")
     wanted = (
-        f"got {short(text)}, must be LOW-HIGH with 1 <= LOW <= HIGH <= {MOST_TOKENS}, such as 32-96, one number, "
-        "lognormal:MEDIAN:SIGMA:LOW-HIGH or a file with one length a line"
+        f"got {short(text)}, must be LOW-HIGH with 1 <= LOW <= HIGH <= {MOST_TOKENS}, such as 32-96, "
+        "one number, lognormal:MEDIAN:SIGMA:LOW-HIGH or a file with one length a line"
     )
     if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
         raise argparse.ArgumentTypeError(wanted)

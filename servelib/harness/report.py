@@ -189,7 +189,9 @@ def notes(points: Sequence[Point]) -> list[str]:
     if points[0].conditions.runs > 1:
         lines.append("Values are means of the runs; in brackets, Student's 95 % interval across runs.")
     else:
-        lines.append("One run; in brackets, the order-statistic 95 % interval of a percentile.")
+        lines.append(
+            "One run; in brackets, 95 % intervals: of order statistics, of batch means for goodput %."
+        )
     for column in COLUMNS:
         found = [point.summary.estimates()[column.name] for point in points]
         said = {e.note for e in found if e.note and e.value is not None}  # where there is none, - says it

@@ -7,13 +7,16 @@ import random
 from statistics import NormalDist, fmean
 
 import pytest
+from queues import mm1_run
 from scipy import stats as scipy_stats
 
 from servelib.errors import InvalidRequestError
 from servelib.harness.bootstrap import bootstrap_interval
 from servelib.harness.compare import Verdict, paired
+from servelib.harness.metrics import SLO, meets
 from servelib.harness.power import pairs_needed, power
 from servelib.harness.stats import percentile_interval, t_interval
+from servelib.harness.summary import summarise
 
 TIMES = 2000
 
@@ -69,6 +72,32 @@ def test_blocks_keep_the_interval_honest_where_neighbours_depend(monkeypatch):
     alone, blocks = coverage(0.0, interval(1)), coverage(0.0, interval(40))
     assert alone < 0.65
     assert blocks > 0.85
+
+
+def test_goodput_of_one_run_has_an_interval_that_holds_although_requests_wait_behind_each_other():
+    """M/M/1 at utilisation 0.7, 400 requests: P(time <= T) is known, and neighbours are late together."""
+    limit = math.log(5) / 0.3  # so that 80 % are in time
+    held = alone = 0
+    for seed in range(100):
+        run = mm1_run(0.7, 400, seed)
+        low, high = summarise([run], SLO(limit, 1.0)).goodput_fraction.interval
+        met = [float(meets(r, SLO(limit, 1.0))) for r in run.requests]
+        narrow = bootstrap_interval(met, fmean, resamples=200)
+        held += low <= 0.8 <= high
+        alone += narrow[0] <= 0.8 <= narrow[1]
+    assert alone < 50
+    assert held > 80
+
+
+def test_goodput_that_every_request_met_is_not_called_certain():
+    run = mm1_run(0.1, 24, 0)
+    for runs in ([run], [run, run, run]):
+        found = summarise(runs, SLO(1e6, 1e6)).goodput_fraction
+        assert found.value == found.high == 1.0
+        assert found.low == pytest.approx(0.025 ** (1 / (24 * len(runs))))
+        none = summarise(runs, SLO(1e-9, 1e-9)).goodput_fraction
+        assert (none.value, none.low) == (0.0, 0.0)
+        assert none.high == pytest.approx(1 - found.low)
 
 
 def test_the_bootstrap_repeats_itself_and_knows_its_limits():

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from servelib.harness.stats import minimum_n, percentile, percentile_interval, t_interval, t_quantile
+from servelib.harness.stats import (
+    minimum_n,
+    percentile,
+    percentile_interval,
+    t_interval,
+    t_quantile,
+    unanimous_interval,
+)
 
 FLOATS = st.floats(-1e6, 1e6)
 
@@ -66,3 +73,10 @@ def test_percentile_interval_covers_the_truth():
         low, high = percentile_interval(sorted(rng.expovariate(1.0) for _ in range(60)), 0.5)
         hits += low <= 0.6931471805599453 <= high
     assert 940 <= hits <= 985  # at least 95 %, and not much more
+
+
+@pytest.mark.parametrize("n", [1, 3, 24, 600])
+def test_the_interval_of_equal_samples_is_clopper_and_pearson_s(n):
+    for hits in (0, n):
+        exact = scipy_stats.binomtest(hits, n).proportion_ci(0.95, "exact")
+        assert unanimous_interval(n, hits == n) == pytest.approx((exact.low, exact.high))
