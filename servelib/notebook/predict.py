@@ -31,7 +31,7 @@ _ASK = """
 
 _REVEAL = """
 <div class="sl-reveal"><p><strong>{question}</strong><br>
-<span data-guess="{id}">You did not guess.</span> <strong>Measured: {measured}.</strong></p></div>
+<span data-guess="{id}">You did not guess.</span> <strong>{kind}: {answer}.</strong></p></div>
 <script>
 (() => {{
   const spot = document.querySelectorAll('[data-guess="' + {id_js} + '"]');
@@ -49,7 +49,7 @@ _REVEAL = """
 class Prediction:
     """A question with a few answers to choose from, asked now and answered later.
 
-    ``ask()`` shows the choices; ``reveal(measured)`` shows the reader's choice beside the answer.
+    ``ask()`` shows the choices; ``reveal(answer)`` shows the reader's choice beside it.
     """
 
     def __init__(self, name: str, question: str, options: Sequence[str]) -> None:
@@ -69,11 +69,15 @@ class Prediction:
         question = html.escape(self._question)
         return HTML(_ASK.format(id=self._id, id_js=json.dumps(self._id), question=question, options=options))
 
-    def reveal(self, measured: str) -> HTML:
-        """What the reader said, and what was measured."""
+    def reveal(self, answer: str, *, kind: str = "Measured") -> HTML:
+        """What the reader said, and the answer; ``kind`` says how it was come by."""
         question = html.escape(self._question)
         return HTML(
             _REVEAL.format(
-                id=self._id, id_js=json.dumps(self._id), question=question, measured=html.escape(measured)
+                id=self._id,
+                id_js=json.dumps(self._id),
+                question=question,
+                kind=html.escape(kind),
+                answer=html.escape(answer),
             )
         )
