@@ -74,7 +74,7 @@ class RooflineCost:
                 f"{needed / 1e9:.4g} GB for its weights: take {fit} devices or more, or another machine"
             )
             raise InvalidRequestError("model", self.config.label, limit)
-        object.__setattr__(self, "_remembered", lru_cache(REMEMBERED)(self._seconds))
+        object.__setattr__(self, "_remembered", lru_cache(REMEMBERED)(self._of_one))
 
     @property
     def memory_bytes(self) -> float:
@@ -105,12 +105,11 @@ class RooflineCost:
 
     def seconds(self, new_tokens: int, cached_tokens: int = 0) -> float:
         """The time of a step that runs one sequence's ``new_tokens`` behind ``cached_tokens``."""
-        pairs = attention_pairs(new_tokens, cached_tokens)
-        return float(self._remembered(Load(new_tokens, pairs, cached_tokens, 1)))
+        return float(self._remembered(new_tokens, cached_tokens))
 
     def seconds_of(self, batch: Sequences, *, sampled: int | None = None) -> float:
         """The time of a step over several sequences at once: weights are read once for all."""
-        return float(self._remembered(load_of(batch, sampled=sampled)))
+        return self._seconds(load_of(batch, sampled=sampled))
 
     def parts(self, batch: Sequences, *, sampled: int | None = None) -> list[PartTime]:
         """Each part's two times, in order; without the overhead."""
@@ -122,6 +121,9 @@ class RooflineCost:
             PartTime(part, part.operations / peak, part.bytes / bandwidth)
             for part in count_load(self.config, load).parts
         ]
+
+    def _of_one(self, new_tokens: int, cached_tokens: int) -> float:
+        return self._seconds(Load(new_tokens, attention_pairs(new_tokens, cached_tokens), cached_tokens, 1))
 
     def _seconds(self, load: Load) -> float:
         return self.overhead + math.fsum(part.seconds for part in self._parts(load))
