@@ -5,9 +5,11 @@ Pure functions of a run's records, and of when each request was admitted. Standa
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 from servelib.harness.records import RequestRecord, RunRecord
 from servelib.spans import Span, Stage
@@ -43,8 +45,7 @@ class Life:
         return list(zip(names, marks[:-1], marks[1:], strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
+class Occupied(NamedTuple):
     """How many requests wait and run from ``time`` on, until the next one of these."""
 
     time: float
@@ -52,8 +53,7 @@ class Occupied:
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(NamedTuple):
     """What the cache holds from ``time`` on, until the next one of these."""
 
     time: float
@@ -101,20 +101,22 @@ def cache_fill(found: Sequence[Life], bytes_per_token: int) -> list[Filled]:
     A prompt's are counted from its first token on; each later token adds the one before it, which was
     its input; the end gives all back. It is of engines that keep a cache of their own a request.
     """
-    changes: Counter[float] = Counter()
+    changes: list[tuple[float, int]] = []  # tokens that come (or go) at a time
     for life in found:
         if life.first is None or life.end is None:
             continue
         held = life.prompt_tokens
-        changes[life.first] += held
-        for time, added in life.events[1:]:
-            changes[time] += added
-            held += added
-        changes[life.end] -= held
-    filled, tokens = [], 0
-    for time in sorted(changes):
-        tokens += changes[time]
-        filled.append(Filled(time, tokens, tokens * bytes_per_token))
+        changes.append((life.first, held))
+        changes += life.events[1:]
+        held += sum(tokens for _, tokens in life.events[1:])
+        changes.append((life.end, -held))
+    changes.sort()
+    filled: list[Filled] = []
+    tokens = 0
+    for (time, added), (later, _) in pairwise([*changes, (math.inf, 0)]):
+        tokens += added
+        if later != time:
+            filled.append(Filled(time, tokens, tokens * bytes_per_token))
     return filled
 
 
