@@ -107,6 +107,21 @@
   };
 
   const redraw = () => figures.forEach((_, element) => { if (element.dataset.drawn) render(element); });
+  const follow = () => {
+    new MutationObserver(redraw).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
+    narrow.addEventListener("change", redraw);
+  };
+
+  // For a page that makes its figures as it goes (lab.js): draw `figure` in `element`, anew each time.
+  const show = async (element, figure) => {
+    if (!figures.size) follow();
+    const host = figures.get(element)?.host ?? element.appendChild(document.createElement("div"));
+    figures.set(element, { figure, host });
+    await load();
+    await render(element);
+    element.dataset.drawn = "true";
+  };
+  window.servingTokensPlots = { load, show };
 
   document.addEventListener("DOMContentLoaded", () => {
     const all = [...document.querySelectorAll(".sl-plot")];
@@ -118,8 +133,7 @@
     all.forEach((element) => near.observe(element));
     // Printing cannot wait for a download: have the library at hand once the page has settled.
     addEventListener("load", () => (window.requestIdleCallback ?? setTimeout)(() => load()));
-    new MutationObserver(redraw).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
-    narrow.addEventListener("change", redraw);
+    follow();
 
     let theme; // paper is white, whatever the screen shows
     addEventListener("beforeprint", () => {

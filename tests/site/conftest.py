@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import functools
+import http.server
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -78,3 +81,16 @@ def visit(browser: Browser) -> Callable[..., AbstractContextManager[Watched]]:
             context.close()
 
     return open_page
+
+
+@pytest.fixture
+def over_http(site: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

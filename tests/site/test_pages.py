@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import http.server
 import itertools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -180,19 +178,6 @@ def test_printing_draws_every_figure_for_white_paper(site: Path, visit: Visit) -
         assert page.evaluate("document.documentElement.dataset.theme") == "light"
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
-@pytest.fixture
-def over_http(site: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_front_door_leads_to_the_book(over_http: str, visit: Visit) -> None:
