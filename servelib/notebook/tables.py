@@ -28,10 +28,12 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{_lines(header)}</th>' for header in self.headers)
+        # In a live notebook there is no style sheet of ours, and cells would stand to the right.
+        side = ' style="text-align:left"' if self.words else ""
         body = "".join(
             "<tr>"
-            + f'<th scope="row">{_lines(row[0])}</th>'
-            + "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
+            + f'<th scope="row"{side}>{_lines(row[0])}</th>'
+            + "".join(f"<td{side}>{_lines(cell)}</td>" for cell in row[1:])
             + "</tr>"
             for row in self.rows
         )

@@ -36,7 +36,7 @@ class WaitingKnobs(Panel):
         self._points: dict[float, Estimate] = {}  # by utilisation, of the simulation above
         self.rate = log_slider("arrival rate (requests/s)", rate, *RATES)
         self.service = log_slider("mean service time (s)", service, *SERVICES)
-        self.spread = slider("spread of service times (cv²)", spread, 0.0, 4.0, 0.25)
+        self.spread = slider("spread of service, cv²", spread, 0.0, 4.0, 0.25)
         self.figure = WaitFigure(rate_high=RATES[1], wait_high=WAIT_HIGH)
         self.headline = w.HTML()
         super().__init__([self.rate, self.service, self.spread], [self.headline, self.figure.widget])
