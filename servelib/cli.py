@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from servelib import __version__
-from servelib.commands.bench import EXIT_INTERRUPTED, add_bench, add_sweep
+from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED, add_bench, add_sweep
 from servelib.commands.calibrate import add_calibrate
 from servelib.commands.capacity import add_capacity
 from servelib.commands.compare import add_compare
@@ -45,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.error(str(error))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # nobody reads us any more; files are written before anything is printed
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return EXIT_BROKEN
 
 
 if __name__ == "__main__":

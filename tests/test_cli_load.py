@@ -12,6 +12,7 @@ import pytest
 
 from servelib.cli import main
 from servelib.commands.options import lengths, shared_prefix
+from servelib.commands.signals import stop_in_order
 from servelib.harness.lengths import Empirical, LogNormal, Uniform
 from servelib.harness.trace import SharedPrefix, Workload
 from servelib.harness.trace_files import read_trace
@@ -378,3 +379,49 @@ def test_files_that_can_no_longer_be_written_lose_no_result(command, written, tm
     (kept,) = tmp_path.glob("servelib-*.json")
     assert json.loads(kept.read_text())["conditions"]
     assert "Conditions: " in shown.out
+
+
+def test_ctrl_c_while_results_are_written_breaks_off_nothing(tmp_path, monkeypatch, capsys):
+    """The first wish to stop ends a run in order; a summary or a file in the making is finished."""
+    from servelib.commands import save
+
+    original = save.write_text
+
+    def pressed(path, text):
+        signal.raise_signal(signal.SIGINT)
+        original(path, text)
+
+    monkeypatch.setattr(save, "write_text", pressed)
+    path = tmp_path / "a.json"
+    assert main([*VIRTUAL, "--requests", "4", "--json", str(path)]) == 130
+    assert json.loads(path.read_text())["summary"]["failed"] == 0
+    assert "Conditions: " in capsys.readouterr().out
+
+
+def test_a_second_ctrl_c_is_obeyed_at_once():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with stop_in_order() as should_stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert should_stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_reader_that_goes_away_loses_no_result(closed, tmp_path):
+    """As ``servelib bench | head -1`` does."""
+    path = tmp_path / "a.json"
+    code = "import sys; from servelib.cli import main; sys.exit(main(sys.argv[1:]))"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: theirs}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *VIRTUAL, "--requests", "4", "--json", str(path)],
+        **pipes,
+        timeout=100,
+    )
+    os.close(theirs)
+    assert json.loads(path.read_text())["summary"]["failed"] == 0
+    assert b"Traceback" not in (done.stderr or b"")
+    assert done.returncode == (1 if closed == "stdout" else 0)

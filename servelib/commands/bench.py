@@ -23,7 +23,7 @@ from servelib.commands.options import (
 from servelib.commands.progress import progress_bar
 from servelib.commands.remote import add_remote, remote_system
 from servelib.commands.reports import add_reports, check_reports, write_results
-from servelib.commands.signals import terminate_as_interrupt
+from servelib.commands.signals import stop_in_order
 from servelib.commands.traffic import Traffic, add_traffic, traffic
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
@@ -130,25 +130,27 @@ def _run(options: argparse.Namespace, load: Traffic, *, single: bool) -> int:
     system = make_system(options, load)
     complaint, broken = "", False
     total = load.requests * options.runs * len(load.rates)
-    with terminate_as_interrupt(), progress_bar(total) as on_progress:
+    with stop_in_order() as should_stop:
         try:
-            points = sweep_system(
-                system,
-                load.source,
-                load.rates,
-                runs=options.runs,
-                slo=SLO(options.slo_ttft, options.slo_itl),
-                warmup=options.warmup,
-                on_progress=on_progress,
-            )
+            with progress_bar(total) as on_progress:
+                points = sweep_system(
+                    system,
+                    load.source,
+                    load.rates,
+                    runs=options.runs,
+                    slo=SLO(options.slo_ttft, options.slo_itl),
+                    warmup=options.warmup,
+                    on_progress=on_progress,
+                    should_stop=should_stop,
+                )
         except SweepError as error:
             points, complaint, broken = error.points, str(error), True
-    if points:
-        write_results(options, points, point_document(points[0]) if single else document(points))
-    if broken:
-        print(f"servelib: error: {complaint}", file=sys.stderr)
-        return EXIT_BROKEN
-    return EXIT_INTERRUPTED if any(point.summary.interrupted for point in points) else 0
+        if points:
+            write_results(options, points, point_document(points[0]) if single else document(points))
+        if broken:
+            print(f"servelib: error: {complaint}", file=sys.stderr)
+            return EXIT_BROKEN
+        return EXIT_INTERRUPTED if should_stop() or any(p.summary.interrupted for p in points) else 0
 
 
 def make_system(options: argparse.Namespace, load: Traffic) -> System:

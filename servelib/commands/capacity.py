@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 
 from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED, add_system, make_system
 from servelib.commands.options import Parser, UsageError, fraction, integer, output_file, positive
 from servelib.commands.save import save
-from servelib.commands.signals import terminate_as_interrupt
-from servelib.commands.traffic import LAWS_WITH_A_RATE, add_traffic, traffic
+from servelib.commands.signals import stop_in_order
+from servelib.commands.traffic import LAWS_WITH_A_RATE, Traffic, add_traffic, traffic
 from servelib.errors import InvalidRequestError
-from servelib.harness.capacity import Evaluation, find_capacity
+from servelib.harness.capacity import Capacity, Evaluation, find_capacity
 from servelib.harness.metrics import SLO
 from servelib.harness.report import conditions_of, to_json
 from servelib.harness.stats import Estimate
-from servelib.harness.sweep import Point, SweepError, sweep_system
+from servelib.harness.sweep import Point, SweepError, System, sweep_system
 from servelib.harness.window import Verdict
 
 HELP = """\
@@ -27,6 +28,9 @@ examples:
   servelib capacity --url http://127.0.0.1:8000 --model NAME --requests 200 --max-runs 40
 """
 DEFAULT_REQUESTS = 200  # fewer, and a short queue at an overloaded server passes for a good one
+
+
+INTERRUPTED = "interrupted; what was evaluated is kept"
 
 
 class _StoppedError(Exception):
@@ -58,6 +62,13 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"--max-runs {options.max_runs} is less than the {options.runs} runs of one rate")
     load = traffic(options, None, [options.start])
     system = make_system(options, load)
+    with stop_in_order() as should_stop:
+        return _search(options, system, load, should_stop)
+
+
+def _search(
+    options: argparse.Namespace, system: System, load: Traffic, should_stop: Callable[[], bool]
+) -> int:
     slo = SLO(options.slo_ttft, options.slo_itl)
     points: list[Point] = []
 
@@ -70,11 +81,12 @@ def _run(options: argparse.Namespace) -> int:
                 runs=options.runs,
                 slo=slo,
                 warmup=0 if points else options.warmup,
+                should_stop=should_stop,
             )
         except SweepError as error:
             raise _StoppedError(EXIT_BROKEN, str(error)) from error
         if point.summary.interrupted:
-            raise _StoppedError(EXIT_INTERRUPTED, "interrupted; what was evaluated is kept")
+            raise _StoppedError(EXIT_INTERRUPTED, INTERRUPTED)
         points.append(point)
         print(
             f"  {rate:.4g}/s: {_share(point.summary.goodput_fraction)} in time", file=sys.stderr, flush=True
@@ -83,50 +95,54 @@ def _run(options: argparse.Namespace) -> int:
 
     code, complaint, found = 0, "", None
     try:
-        with terminate_as_interrupt():
-            found = find_capacity(
-                attain,
-                target=options.target,
-                start=options.start,
-                tolerance=options.tolerance,
-                max_evaluations=options.max_runs // options.runs,
-            )
+        found = find_capacity(
+            attain,
+            target=options.target,
+            start=options.start,
+            tolerance=options.tolerance,
+            max_evaluations=options.max_runs // options.runs,
+        )
     except InvalidRequestError as error:  # before anything ran
         raise UsageError(f"--{error}") from None
     except _StoppedError as error:
         code, complaint = error.code, str(error)
-    except KeyboardInterrupt:  # between two runs
-        code, complaint = EXIT_INTERRUPTED, "interrupted; what was evaluated is kept"
-    unwritten: UsageError | None = None
-    if points:
-        seen = [Evaluation(p.rate, p.summary.goodput_fraction) for p in sorted(points, key=lambda p: p.rate)]
-        rate = found.rate if found else Estimate(None, note=complaint)
+    except KeyboardInterrupt:  # asked twice
+        code, complaint = EXIT_INTERRUPTED, INTERRUPTED
+    try:
+        if points:
+            _report(
+                options, points, found or Capacity(Estimate(None, note=complaint), options.target, (), False)
+            )
+    finally:
+        if complaint:
+            print(f"servelib: error: {complaint}", file=sys.stderr)
+    return code
+
+
+def _report(options: argparse.Namespace, points: list[Point], found: Capacity) -> None:
+    """Write the file that was asked for, then print what was found."""
+    points = sorted(points, key=lambda p: p.rate)
+    rate = found.rate
+    try:
         if options.json is not None:
             content = {
-                "conditions": points[0].conditions.over(tuple(e.rate for e in seen)).to_dict(),
+                "conditions": points[0].conditions.over(tuple(p.rate for p in points)).to_dict(),
                 "target": options.target,
                 "capacity": rate.value,
                 "capacity_interval": [rate.low, rate.high],
-                "settled": bool(found and found.settled),
+                "settled": found.settled,
                 "note": rate.note,
-                "evaluations": [asdict(each) for each in seen],
+                "evaluations": [asdict(Evaluation(p.rate, p.summary.goodput_fraction)) for p in points],
             }
-            try:
-                save(options.json, to_json(content))
-            except UsageError as error:  # said after the table
-                unwritten = error
-        print(_shown(rate, options.target, slo, settled=bool(found and found.settled)))
+            save(options.json, to_json(content))
+    finally:  # a full disk does not keep the table back
+        print(_shown(rate, options.target, SLO(options.slo_ttft, options.slo_itl), settled=found.settled))
         at = next((point for point in points if point.rate == rate.value), None)
         if at is not None and (unsteady := at.summary.steady.get(Verdict.NO_STEADY_STATE.value)):
             print(f"At that rate {unsteady} of {options.runs} runs had no steady state: a longer run "
                   "(--requests) may well find less.")  # fmt: skip
         print(_table(points))
-        print(conditions_of(sorted(points, key=lambda p: p.rate)))
-    if complaint:
-        print(f"servelib: error: {complaint}", file=sys.stderr)
-    if unwritten is not None:
-        raise unwritten
-    return code
+        print(conditions_of(points))
 
 
 def _shown(rate: Estimate, target: float, slo: SLO, *, settled: bool) -> str:
@@ -145,7 +161,7 @@ def _shown(rate: Estimate, target: float, slo: SLO, *, settled: bool) -> str:
 
 def _table(points: list[Point]) -> str:
     lines = [f"{'rate req/s':>10}  {'in time':<28}  steady state"]
-    for point in sorted(points, key=lambda p: p.rate):
+    for point in points:
         verdicts = ", ".join(f"{name} ({n})" for name, n in point.summary.steady.items())
         lines.append(f"{point.rate:>10.4g}  {_share(point.summary.goodput_fraction):<28}  {verdicts}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED
 from servelib.commands.options import Parser, UsageError, add_engine, integer, output_file, positive, rate
 from servelib.commands.progress import progress_bar
 from servelib.commands.reports import add_reports, check_reports, write_results
-from servelib.commands.signals import terminate_as_interrupt
+from servelib.commands.signals import stop_in_order
 from servelib.commands.traffic import add_traffic, traffic
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     except InvalidRequestError as error:
         raise UsageError(str(error)) from None
     complaint = ""
-    with terminate_as_interrupt(), progress_bar(load.requests * options.runs) as on_progress:
+    with stop_in_order() as should_stop, progress_bar(load.requests * options.runs) as on_progress:
         try:
             points = sweep_system(
                 engines,
@@ -72,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
                 runs=options.runs,
                 slo=SLO(options.slo_ttft, options.slo_itl),
                 on_progress=on_progress,
+                should_stop=should_stop,
             )
         except SweepError as error:
             points, complaint = error.points, str(error)

@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError, check_int
-from servelib.harness.closed import drive_closed
 from servelib.harness.conditions import Conditions, closed_loop, conditions, where
 from servelib.harness.drive import Progress, RunError, drive, shifted
 from servelib.harness.metrics import SLO
@@ -63,6 +62,10 @@ class InProcess:
     clock: ClockKind = "wall"
     callers: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.callers is not None:
+            check_int("callers", self.callers, 1)
+
     @property
     def is_virtual(self) -> bool:
         """Whether time is virtual."""
@@ -92,16 +95,14 @@ class _Engine:
         on_progress: Progress | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> RunRecord:
-        if self.callers is not None:
-            return drive_closed(
-                self.engine,
-                trace,
-                self.clock,
-                self.callers,
-                on_progress=on_progress,
-                should_stop=should_stop,
-            )
-        return drive(self.engine, trace, self.clock, on_progress=on_progress, should_stop=should_stop)
+        return drive(
+            self.engine,
+            trace,
+            self.clock,
+            callers=self.callers,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
 
 
 @dataclass(slots=True)
@@ -212,7 +213,7 @@ def sweep_system(
     about: dict[int, Conditions] = {}
     seen: list[list[RunRecord]] = [[] for _ in rates]
     total = sum(len(trace.requests) for row in traces for trace in row)
-    done = 0
+    done, record = 0, None
 
     def points() -> list[Point]:
         return [
@@ -232,6 +233,9 @@ def sweep_system(
         for run in range(runs):
             upwards = range(len(rates))
             for i in upwards if run % 2 == 0 else reversed(upwards):
+                if record is not None and should_stop is not None and should_stop():  # between two runs
+                    record.interrupted = True
+                    return points()
                 session = system.session()
                 if i not in about:
                     same = runs > 1 and traces[i][0].seed == traces[i][1].seed
@@ -249,7 +253,7 @@ def sweep_system(
         seen[i].append(error.record)
         raise SweepError(str(error), points()) from error
     except KeyboardInterrupt:  # between two runs
-        if not done:
+        if record is None:
             raise
         record.interrupted = True
     return points()

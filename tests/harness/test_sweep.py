@@ -14,7 +14,7 @@ from servelib.harness import sweep as sweep_module
 from servelib.harness.metrics import SLO, run_metrics
 from servelib.harness.records import Outcome
 from servelib.harness.summary import ESTIMATES, PERCENTILES
-from servelib.harness.sweep import SweepError, measure, sweep
+from servelib.harness.sweep import InProcess, SweepError, measure, sweep
 from servelib.harness.trace import REFERENCE_WORKLOAD, Uniform, Workload
 from servelib.model.config import REFERENCE
 from servelib.model.scripted import ScriptedModel
@@ -225,3 +225,23 @@ def test_a_bad_argument_is_refused_before_anything_runs(arguments, field):
     with pytest.raises(InvalidRequestError) as caught:
         sweep(never, Workload(), **{"rates": [1.0], "clock": "virtual", **arguments})
     assert caught.value.field == field
+
+
+def test_a_stop_between_two_runs_adds_no_run_that_was_never_begun():
+    ended = []
+    (found,) = sweep(
+        lambda clock: timed_engine(clock, lambda _: 0.01),
+        Workload(requests=2),
+        [4.0],
+        runs=3,
+        clock="virtual",
+        on_progress=lambda done, total: ended.append(done),
+        should_stop=lambda: len(ended) >= 2,
+    )
+    assert [run.interrupted for run in found.runs] == [True]
+    assert (found.summary.offered, found.summary.completed) == (2, 2)
+
+
+def test_no_callers_is_refused_and_does_not_wait_for_ever():
+    with pytest.raises(InvalidRequestError, match="callers"):
+        InProcess(lambda clock: timed_engine(clock, lambda _: 0.01), "virtual", 0)
