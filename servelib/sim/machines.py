@@ -31,8 +31,8 @@ class Machine:
 
     ``operations``: dense matrix products, operations a second for each number format. ``bandwidth``:
     bytes a second from memory. ``memory``: bytes. ``cache`` and ``cache_bandwidth``: of the last cache
-    level, where a model is small enough to stay in it. Raises ``InvalidRequestError`` unless every
-    figure is above 0.
+    level, where a model is small enough to stay in it. ``together``: how many stand in one server.
+    Raises ``InvalidRequestError`` unless every figure is above 0.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Machine:
     memory: Figure
     cache: Figure | None = None
     cache_bandwidth: Figure | None = None
+    together: int = 8
 
     def __post_init__(self) -> None:
         for what, figure in self.figures().items():
@@ -56,7 +57,11 @@ class Machine:
         return found
 
     def peak(self, dtype: str) -> float:
-        """Operations a second on numbers of ``dtype``; 16-bit formats stand in for each other.
+        """Operations a second on numbers of ``dtype``. Raises as ``peak_figure``."""
+        return self.peak_figure(dtype).value
+
+    def peak_figure(self, dtype: str) -> Figure:
+        """The same with its source; 16-bit formats stand in for each other.
 
         Raises ``InvalidRequestError`` where the machine has no such rate.
         """
@@ -65,7 +70,7 @@ class Machine:
         if figure is None:
             known = f"a format that {self.name} has a rate for: {', '.join(self.operations)}"
             raise InvalidRequestError("dtype", dtype, known)
-        return figure.value
+        return figure
 
     def bytes_per_second(self, held: float) -> float:
         """Bandwidth for a model of ``held`` bytes: the cache's if it stays in there, else memory's."""
@@ -91,16 +96,17 @@ def machine_named(name: str) -> Machine:
     return named("machine", name, machines())
 
 
-def devices_for(needed: float, machine: Machine, most: int = 8) -> int:
-    """The fewest devices, 1, 2, 4 or 8, whose memories hold ``needed`` bytes together.
+def devices_for(needed: float, machine: Machine) -> int:
+    """The fewest devices, a power of two, whose memories hold ``needed`` bytes together.
 
-    Raises ``InvalidRequestError`` when ``most``, one server's worth, do not.
+    Raises ``InvalidRequestError`` when all that stand in one server do not.
     """
     devices = 1
     while devices * machine.memory.value < needed:
         devices *= 2
-        if devices > most:
-            limit = f"a model that fits {most} x {machine.memory.value / 1e9:.4g} GB of {machine.name}"
+        if devices > machine.together:
+            room = f"{machine.together} x {machine.memory.value / 1e9:.4g} GB of {machine.name}"
+            limit = f"a model that fits {room}: take another machine, or say how many devices"
             raise InvalidRequestError("model", f"{math.ceil(needed / 1e9)} GB", limit)
     return devices
 
@@ -117,5 +123,6 @@ def _machine(entry: Mapping[str, Any], sources: Mapping[str, str]) -> Machine:
         MappingProxyType(operations),
         figure(entry["bandwidth"]),
         figure(entry["memory"]),
+        together=int(entry.get("together", 8)),
         **extra,
     )

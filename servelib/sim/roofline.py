@@ -99,9 +99,14 @@ class RooflineCost:
     @property
     def provenance(self) -> str:
         """Where the costs come from, in words."""
-        many = f"{self.devices} x " if self.devices > 1 else ""
+        name, figures = (
+            self.machine.name,
+            (self.machine.peak_figure(self.config.dtype), self.machine.bandwidth),
+        )
+        machine = f"{self.devices} x {name} with free communication" if self.devices > 1 else name
         how = self.calibrated or f"{self.compute:.0%} of peak operations, {self.memory:.0%} of bandwidth"
-        return f"roofline of {many}{self.machine.name}, {how}, overhead {1e3 * self.overhead:.3g} ms a step"
+        how += "" if all(figure.checked for figure in figures) else ", a peak that was not checked"
+        return f"roofline of {machine}, {how}, overhead {1e3 * self.overhead:.3g} ms a step"
 
     def seconds(self, new_tokens: int, cached_tokens: int = 0) -> float:
         """The time of a step that runs one sequence's ``new_tokens`` behind ``cached_tokens``."""

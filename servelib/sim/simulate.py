@@ -61,6 +61,9 @@ class System:
             raise InvalidRequestError("prompt and output together", f"{self.longest} tokens", limit)
         if (self.machine, self.model, self.devices or 1) == (REFERENCE_MACHINE, REFERENCE_MODEL, 1):
             return reference_cost()
+        machine.peak(
+            config.dtype
+        )  # a format it cannot compute with is said before a size that it cannot hold
         needed = weight_bytes(config) + self.longest * kv_bytes_per_token(config)
         cost = RooflineCost(config, machine, self.devices or devices_for(needed, machine))
         if self.longest > cost.cache_tokens:

@@ -78,6 +78,8 @@ def test_devices_are_the_fewest_that_hold_it():
     assert [devices_for(gb * 1e9, h100) for gb in (80, 81, 161, 640)] == [1, 2, 4, 8]
     with pytest.raises(InvalidRequestError, match="8 x 80 GB of NVIDIA H100"):
         devices_for(641e9, h100)
+    with pytest.raises(InvalidRequestError, match="1 x 128 GB of Apple"):
+        devices_for(141e9, machine_named("m4-max"))
 
 
 @pytest.mark.parametrize("bad", [(8, 0, 4), (8, 9, 4), (8, 2, 0)])

@@ -68,7 +68,13 @@ def test_a_70b_model_on_two_h100_as_in_the_text():
     cost = RooflineCost(model_named("llama3-70b"), machine_named("h100"), devices=2)
     assert cost.seconds(1, 500) == pytest.approx(141e9 / 6.7e12, rel=0.02)  # weights over bandwidth
     assert cost.cache_tokens == int((160e9 - 141_107_412_992) / 327_680)
-    assert "2 x NVIDIA H100 SXM, 100% of peak operations" in cost.provenance
+    assert "2 x NVIDIA H100 SXM with free communication, 100% of peak operations" in cost.provenance
+
+
+def test_a_figure_from_memory_is_said_under_every_table():
+    model = model_named("llama3-8b")
+    assert "not checked" in RooflineCost(model, machine_named("m4-max")).provenance
+    assert "not checked" not in RooflineCost(model, machine_named("h100")).provenance
 
 
 def test_decoding_turns_to_computing_near_the_machines_balance():
