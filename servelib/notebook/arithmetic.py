@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import ipywidgets as w
 
 from servelib.errors import InvalidRequestError
-from servelib.notebook.panel import Panel, live
+from servelib.notebook.panel import Panel, dropdown, live, pick_slider
 from servelib.notebook.roofline_figures import step_breakdown
 from servelib.sim.count import count
 from servelib.sim.machines import machine_named, machines
@@ -48,15 +46,15 @@ class ArithmeticKnobs(Panel):
     def __init__(
         self, batch: int, new_tokens: int, cached: int, machine: str, model: str, devices: int
     ) -> None:
-        self.batch = _steps("batch size (sequences)", batch, BATCHES)
-        self.new_tokens = _steps("new tokens of each", new_tokens, NEW_TOKENS)
-        self.cached = _steps("cached tokens of each", cached, CACHED)
-        self.devices = _steps("devices", devices, DEVICES)
+        self.batch = pick_slider("batch size (sequences)", batch, BATCHES)
+        self.new_tokens = pick_slider("new tokens of each", new_tokens, NEW_TOKENS)
+        self.cached = pick_slider("cached tokens of each", cached, CACHED)
+        self.devices = pick_slider("devices", devices, DEVICES)
         known = [(found.name, name) for name, found in machines().items()]
-        self.machine = _choice("machine", machine, known)
-        self.model = _choice("model", model, [(found.label, name) for name, found in models().items()])
+        self.machine = dropdown("machine", machine, known)
+        self.model = dropdown("model", model, [(found.label, name) for name, found in models().items()])
         own = [("the model's own", ""), *((name, name) for name in FORMATS)]
-        self.dtype = _choice("number format", "", own)
+        self.dtype = dropdown("number format", "", own)
         self.headline = w.HTML()
         start = RooflineCost(model_named("tinygpt"), machine_named("cpu"))
         self.figure = live(step_breakdown(start.parts([(1, 0)]), alt="A step by its parts."))
@@ -131,22 +129,3 @@ def _duration(seconds: float) -> str:
         if seconds * scale >= 1.0:
             return f"{seconds * scale:.3g} {unit}"
     return f"{1e6 * seconds:.3g} µs"
-
-
-def _steps(name: str, value: int, options: Sequence[int]) -> Any:
-    return w.SelectionSlider(
-        value=value, options=[(f"{option:,}", option) for option in options], **_look(name)
-    )
-
-
-def _choice(name: str, value: str, options: Sequence[tuple[str, str]]) -> Any:
-    return w.Dropdown(value=value, options=options, **_look(name))
-
-
-def _look(name: str) -> dict[str, Any]:
-    return {
-        "description": name,
-        "tooltip": name,
-        "style": {"description_width": "165px"},
-        "layout": {"width": "auto"},
-    }

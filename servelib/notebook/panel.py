@@ -84,6 +84,19 @@ def slider(name: str, value: float, low: float, high: float, step: float) -> Any
     )
 
 
+def pick_slider(name: str, value: int, options: Sequence[int]) -> Any:
+    """One of ``options``, or the ``value`` it starts from."""
+    known = sorted({*options, value})
+    return w.SelectionSlider(
+        value=value, options=[(f"{number:,}", number) for number in known], **_look(name)
+    )
+
+
+def dropdown(name: str, value: str, options: Sequence[tuple[str, str]]) -> Any:
+    """One of the (label, value) pairs."""
+    return w.Dropdown(value=value, options=options, **_look(name))
+
+
 def live(figure: go.Figure) -> Any:
     """The figure as a ``FigureWidget`` that follows its window and reads on light and dark."""
     figure.update_layout(font={"color": _TEXT, "size": 12}, autosize=True)

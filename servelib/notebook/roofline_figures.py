@@ -114,7 +114,7 @@ def step_breakdown(parts: Sequence[PartTime], *, alt: str) -> go.Figure:
         raise ValueError("parts: got none, must be at least one")
     longest = max(part.seconds for part in parts)
     scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e3, "ms")) if longest * s >= 1.0), (1e6, "µs"))
-    fig = go.Figure(layout=base_layout(alt=alt, height=64 * len(parts) + 100))
+    fig = go.Figure(layout=base_layout(alt=alt, height=52 * len(parts) + 100))
     names = [part.part.name for part in parts]
     for bound, word, colour, pattern in (
         ("compute", "computing", "blue", ""),
