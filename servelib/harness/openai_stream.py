@@ -17,6 +17,8 @@ from servelib.harness.sse import EventParser
 DONE = "[DONE]"
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
+MOST_TOKENS = 10_000_000  # of one request: a larger count is no count, and its gaps would fill the memory
+
 CountTokens = Callable[[str], int]
 """How many tokens a text is, for a server that does not say."""
 
@@ -112,7 +114,7 @@ def _usage(usage: Any) -> tuple[int | None, int | None]:
     if not isinstance(usage, dict):
         return None, None
     counts = usage.get("completion_tokens"), usage.get("prompt_tokens")
-    generated, prompt = (n if isinstance(n, int) and n >= 0 else None for n in counts)
+    generated, prompt = (n if type(n) is int and 0 <= n <= MOST_TOKENS else None for n in counts)
     return generated, prompt
 
 

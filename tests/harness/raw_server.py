@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ Handler = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextmanager
-def raw_server(handler: Handler) -> Iterator[Raw]:
+def raw_server(handler: Handler, tls: ssl.SSLContext | None = None) -> Iterator[Raw]:
     """Listen on loopback in a thread; each connection reads one request and calls ``handler``."""
     raw, ready, stop = Raw(), threading.Event(), []
 
@@ -48,8 +49,8 @@ def raw_server(handler: Handler) -> Iterator[Raw]:
             writer.close()
 
     async def main() -> None:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            raw.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls) as server:
+            raw.url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             end = asyncio.Event()
             loop = asyncio.get_running_loop()
             stop.append(lambda: loop.call_soon_threadsafe(end.set))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import re
 import signal
 import socket
+import ssl
 import struct
 import threading
+from pathlib import Path
 from statistics import fmean
 
 import aiohttp
@@ -440,3 +443,48 @@ def test_the_probe_says_what_is_wrong_in_one_line(served):
             assert said in str(caught.value)
             assert str(caught.value).startswith(target.address)
             assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_that_signed_itself_is_a_tls_failure():
+    """A real handshake, ended by us: nothing is asked of a server that cannot show who it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parent / "data" / "self_signed.pem")
+    with raw_server(says(WHOLE), context) as raw:
+        (record,) = drive_http(Target(raw.url, "m"), at_once(1)).requests
+        with pytest.raises(TargetError, match="TLS failed: self.signed certificate"):
+            probe(Target(raw.url, "m"), at_once(1).requests[0])
+    assert record.outcome is Outcome.REFUSED
+    assert re.search("TLS failed: self.signed certificate", record.error)
+    assert raw.bodies == []
+
+
+@pytest.mark.parametrize("said", ["true", "-3", '"3"', "2.5", "1e999", "9" * 19, "null", "[3]"])
+def test_a_count_that_is_no_count_is_not_believed(said):
+    lie = b'data: {"choices": [], "usage": {"completion_tokens": %s, "prompt_tokens": %s}}\n\n'
+    lie %= said.encode(), said.encode()
+    record = one(says(HEAD + b"\r\n" + event("a") + event("b") + event("c") + lie + DONE))
+    assert (record.outcome, record.output_tokens, record.tokens_from) == (Outcome.OK, 3, "chunks")
+    assert record.prompt_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("says_it_gave", "outcome"), [(0, Outcome.SHORT), (2, Outcome.SHORT), (9, Outcome.OK)]
+)
+def test_a_count_that_the_text_does_not_bear_out_is_flagged(says_it_gave, outcome):
+    lie = event("a") + event("b") + event("c") + usage(says_it_gave)
+    record = one(says(HEAD + b"\r\n" + lie + DONE + event("after the end")))
+    assert (record.outcome, record.output_tokens) == (outcome, says_it_gave)
+    assert "tokens in 3 chunks" in record.tokens_note
+
+
+def test_a_stream_that_never_ends_is_timed_out_with_what_it_brought():
+    async def never(number, writer):
+        writer.write(CHUNKED)
+        while True:
+            writer.write(framed(event("a")))
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    record = one(never, timeout=0.3)
+    assert record.outcome is Outcome.TIMED_OUT
+    assert record.output_tokens > 3
