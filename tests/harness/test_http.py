@@ -451,10 +451,10 @@ def test_a_certificate_that_signed_itself_is_a_tls_failure():
     context.load_cert_chain(Path(__file__).parent / "data" / "self_signed.pem")
     with raw_server(says(WHOLE), context) as raw:
         (record,) = drive_http(Target(raw.url, "m"), at_once(1)).requests
-        with pytest.raises(TargetError, match="TLS failed: self.signed certificate"):
+        with pytest.raises(TargetError, match=r"TLS failed: self.signed certificate"):
             probe(Target(raw.url, "m"), at_once(1).requests[0])
     assert record.outcome is Outcome.REFUSED
-    assert re.search("TLS failed: self.signed certificate", record.error)
+    assert re.search(r"TLS failed: self.signed certificate", record.error)
     assert raw.bodies == []
 
 
