@@ -33,7 +33,7 @@ from servelib.harness.sweep import InProcess, Point, sweep_system
 from servelib.harness.trace import REFERENCE_WORKLOAD
 from servelib.model.config import REFERENCE
 from servelib.sim.calibrate import Calibrated, calibrate
-from servelib.sim.ceilings import launch_overhead, measure_ceilings
+from servelib.sim.ceilings import Ceilings, launch_overhead, measure_ceilings
 from servelib.sim.cost import Cost
 from servelib.sim.fit import Fit, Sample, fit, samples_from
 from servelib.sim.model import CostedModel
@@ -135,6 +135,17 @@ def steps_table(found: Calibrated, line: Fit, bare: float) -> list[str]:
     ]
 
 
+def ceilings_table(seen: Ceilings) -> list[str]:
+    products = [f"{c.size} x {c.size}: {c.rate / 1e9:.0f} Gop/s" for c in seen.products]
+    reads = [f"{c.size / 2**20:g} MiB: {c.rate / 1e9:.0f} GB/s" for c in seen.reads]
+    return [
+        "| ceilings, medians | |",
+        "| --- | --- |",
+        f"| product of two matrices | {', '.join(products)} |",
+        f"| sum over memory | {', '.join(reads)} |",
+    ]
+
+
 def runs_table(seen: Sequence[Compared]) -> list[str]:
     rows = [
         "| engine, rate | output tok/s live | predicted | off | TTFT p50 live | predicted | off | within |",
@@ -193,13 +204,12 @@ def main() -> None:
     off = sorted(abs(bare.seconds(s.new_tokens, s.cached_tokens) / s.seconds - 1) for s in samples)
     seen = list(compared(model, found.cost, options.rates, options.runs))
     parts = [
+        ceilings_table(ceilings),
         steps_table(found, line, off[len(off) // 2]),
         runs_table(seen),
         speed_table([int(n) for n in options.speed]),
         [
-            f"Conditions: {REFERENCE.label}, {ceilings.where}, fastest product "
-            f"{bare.peak / 1e9:.0f} Gop/s, reads {bare.bandwidth / 1e9:.0f} GB/s at the size of the weights "
-            f"and {bare.machine.bandwidth.value / 1e9:.0f} GB/s from memory, {len(samples):,} steps, "
+            f"Conditions: {REFERENCE.label}, {ceilings.where}, {len(samples):,} steps, "
             f"{options.runs} runs of {REFERENCE_WORKLOAD.requests} requests, load average {load:.2f}, "
             f"{datetime.now(UTC).isoformat(timespec='seconds')}"
         ],

@@ -16,7 +16,7 @@ from servelib.harness.lengths import Uniform
 from servelib.harness.metrics import SLO
 from servelib.harness.report import point_document, to_json
 from servelib.harness.sweep import SweepError
-from servelib.request import StepOutput
+from servelib.request import SampledToken, StepOutput
 from servelib.sim.simulate import Settings, curve, replay, simulate
 
 BIG = Settings(engine="cached", machine="h100", model="llama3-70b", rate=2.0, requests=40)
@@ -144,6 +144,13 @@ class Babbler(NaiveEngine):
         return [replace(output, finish_reason=None) for output in super().step()]
 
 
+class Endless(NaiveEngine):
+    """Gives its first request one token after another, for ever."""
+
+    def step(self) -> list[StepOutput]:
+        return [StepOutput("7-0", (SampledToken(1),))]
+
+
 class Mute(NaiveEngine):
     """Answers, but with nothing in it."""
 
@@ -159,11 +166,17 @@ class Stuck(NaiveEngine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"), [(Babbler, "never finished"), (Mute, "gave nothing"), (Stuck, "gave nothing")]
+    ("engine", "said"),
+    [
+        (Babbler, "never finished"),
+        (Endless, "more tokens than were asked for"),
+        (Mute, "gave nothing"),
+        (Stuck, "gave nothing"),
+    ],
 )
 def test_an_engine_without_end_or_progress_is_an_error_not_a_hang(monkeypatch, engine, said):
     made = {**registry.ENGINES, "bad": lambda model, clock, spans: engine(model, clock=clock)}
-    monkeypatch.setattr(registry, "ENGINES", made)
+    monkeypatch.setattr(registry, "ENGINES", made)  # where it is made, and where the name is checked
     monkeypatch.setattr("servelib.sim.simulate.ENGINES", made)
     broken = None
     try:
