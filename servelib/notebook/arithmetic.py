@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 
 import ipywidgets as w
 
@@ -70,11 +71,10 @@ class ArithmeticKnobs(Panel):
             cost = self._cost()
             self._fits(cost)
         except InvalidRequestError as error:
-            self._say(str(error), alert=True)
-            self.headline.value = ""
+            self.headline.value = f'<div role="alert">{html.escape(str(error))}</div>'
             with self.figure.batch_update():  # a step that cannot be has no bars
                 for trace in self.figure.data:
-                    trace.x = trace.text = ()
+                    trace.x, trace.text = [0.0] * len(trace.y), None
                 self.figure.layout.meta = {"alt": "No such step."}
             return
         said = self._describe(cost)
@@ -84,8 +84,7 @@ class ArithmeticKnobs(Panel):
                 shown.update(new.to_plotly_json(), overwrite=True)
             self.figure.layout.xaxis.update(title=drawn.layout.xaxis.title, range=drawn.layout.xaxis.range)
             self.figure.layout.meta = drawn.layout.meta
-        self.headline.value = f'<div role="status">{said}</div>'
-        self._say("")
+        self.headline.value = f'<div role="status">{html.escape(said)}</div>'
 
     @property
     def _step(self) -> list[tuple[int, int]]:

@@ -124,7 +124,7 @@ def step_breakdown(parts: Sequence[PartTime], *, alt: str) -> go.Figure:
         longer = [part.bound == bound for part in parts]
         fig.add_bar(
             x=[scale * s for s in seconds], y=names, orientation="h", name=word,
-            text=[f"{scale * s:.3g} {unit}" if on else "" for s, on in zip(seconds, longer, strict=True)],
+            text=[_told(scale * s, unit) if on else "" for s, on in zip(seconds, longer, strict=True)],
             textposition="outside", textfont={"size": 12}, constraintext="none", cliponaxis=False,
             marker={
                 "color": [PALETTE[colour] if on else _CLEAR for on in longer],
@@ -144,6 +144,10 @@ def step_breakdown(parts: Sequence[PartTime], *, alt: str) -> go.Figure:
         barmode="group", bargap=0.25, legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
     )
     return fig
+
+
+def _told(value: float, unit: str) -> str:
+    return f"{value:.3g} {unit}" if value >= 0.001 else f"< 0.001 {unit}"
 
 
 def short(value: float) -> str:

@@ -104,6 +104,7 @@ def test_the_longer_time_of_a_part_is_solid_and_labelled():
             assert bar.x[i] == pytest.approx(1e3 * seconds)
             assert (bar.marker.color[i] == bar.marker.line.color) is longer
             assert bool(bar.text[i]) is longer
+    assert bars["moving"].text[0] == "< 0.001 ms"  # the embedding
     assert "ms" in fig.layout.xaxis.title.text
     assert [t.name for t in fig.data if t.showlegend is not False] == ["computing", "moving"]
     patterns = {t.name: t.marker.pattern.shape for t in fig.data if t.showlegend is not False}
