@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from servelib.errors import InvalidRequestError
 from servelib.exercises.check import Check, Mistake, Report, run_checks
 from servelib.exercises.miscount import diagnose
 from servelib.exercises.number import check_number
+from servelib.exercises.places import PLACES, Place, place_mistakes
 from servelib.model.config import REFERENCE, ModelConfig
 from servelib.sim.count import count
-from servelib.sim.machines import machine_named
+from servelib.sim.machines import devices_for, machine_named
 from servelib.sim.models import model_named
-from servelib.sim.shape import bytes_per_number, kv_bytes_per_token
+from servelib.sim.roofline import RooflineCost, decode_batch_at_balance
+from servelib.sim.shape import bytes_per_number, experts_of, kv_bytes_per_token, weight_bytes
 
 CountFn = Callable[[ModelConfig, int, int], float]
 """(config, new tokens, cached tokens) -> operations of the step, for one sequence."""
@@ -80,27 +82,6 @@ def _largest_part(config: ModelConfig, new: int, cached: int) -> str:
     return f"Count part by part and compare. Here the parts are: {named}."
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A step to place on the roofline: each of ``batch`` sequences runs ``new`` behind ``cached``."""
-
-    batch: int
-    new: int
-    cached: int
-
-    @property
-    def words(self) -> str:
-        """The step in words."""
-        many = "1 sequence" if self.batch == 1 else f"{self.batch} sequences"
-        if self.new > 1:
-            return f"{many}, prefill of {self.new:,} tokens"
-        return f"{many}, one token each behind {self.cached:,}"
-
-
-PLACES: Mapping[str, Place] = {"A": Place(1, 1, 1000), "B": Place(1, 512, 0), "C": Place(512, 1, 512)}
-"""The three steps of the exercise."""
-
-
 def check_roofline(
     answers: Any, *, machine: str = "h100", model: str = "llama3-8b", places: Mapping[str, Place] = PLACES
 ) -> Report:
@@ -115,86 +96,44 @@ def check_roofline(
     checks = [
         Check(
             f"{letter}: {place.words}",
-            lambda letter=letter, place=place: _place(given.get(letter), config, place, balance),  # type: ignore[misc]
+            lambda letter=letter, place=place: place_mistakes(given.get(letter), config, place, balance),  # type: ignore[misc]
         )
         for letter, place in places.items()
     ]
     return run_checks("On the roofline", checks)
 
 
-def _place(answer: Any, config: ModelConfig, place: Place, balance: float) -> None:
-    tried = f"your place for {place.words}"
-    pair = '("memory" or "compute", operations a byte)'
-    if not isinstance(answer, tuple | list) or len(answer) != 2 or None in answer:
-        raise Mistake(tried, pair, repr(answer), "Put your bound and your number in place of it.")
-    bound, intensity = answer
-    if isinstance(intensity, bool) or not isinstance(intensity, Real) or not math.isfinite(intensity):
-        raise Mistake(tried, pair, repr(answer), "The second of the pair is a number: operations a byte.")
-    said = bound.strip().lower() if isinstance(bound, str) else bound
-    if said not in ("memory", "compute"):
-        raise Mistake(tried, pair, repr(answer), 'The first of the pair is "memory" or "compute".')
-    step = count(config, [(place.new, place.cached)] * place.batch)
-    kinds = step.bytes_by_kind()
-    plain = step.operations / (step.bytes - kinds["activations"])  # weights, keys and values only
-    low, high = 0.9 * step.intensity, 1.1 * plain
-    sums = (
-        f"{step.operations:.3g} operations; weights {kinds['weights']:.3g} bytes, keys and values "
-        f"{kinds['kv_read'] + kinds['kv_written']:.3g} bytes"
-    )
-    if not low <= float(intensity) <= high:
-        expected = f"operations a byte: {sums}"
-        hint = _intensity_slip(float(intensity), config, place, low, high)
-        raise Mistake(tried, expected, f"{intensity:.4g}", hint)
-    right = "compute" if step.intensity > balance else "memory"
-    if said != right:
-        side = "above" if right == "compute" else "below"
-        hint = (
-            f"{step.intensity:.3g} operations a byte is {side} the machine's balance of {balance:.3g}. Below "
-            "it the bytes take longer, above it the operations."
+def check_balance(answer: Any, *, machine: str = "h100", model: str = "llama3-8b") -> Report:
+    """Check the batch from which the feed-forward of a decode step waits for computing.
+
+    Within 10 %, with activations or without. Raises ``InvalidRequestError`` on an unknown machine or
+    model, or a model that does not fit.
+    """
+    config, found = model_named(model), machine_named(machine)
+    size, balance = bytes_per_number(config), found.balance(config.dtype)
+    devices = devices_for(weight_bytes(config) + 1, found)
+    right = decode_batch_at_balance(RooflineCost(config, found, devices=devices))
+    if right is None:
+        raise InvalidRequestError(
+            "model", config.label, f"one whose decode turns compute-bound on {found.name}"
         )
-        raise Mistake(tried, f"{sums}: which takes longer?", f'"{said}"', hint)
-
-
-def _intensity_slip(intensity: float, config: ModelConfig, place: Place, low: float, high: float) -> str:
-    """The slip that gives ``intensity``, in words."""
-    step = count(config, [(place.new, place.cached)] * place.batch)
-    kinds, many = step.bytes_by_kind(), place.batch * place.new
-    weights, kv = kinds["weights"], kinds["kv_read"] + kinds["kv_written"]
-    operations, size = step.operations, bytes_per_number(config)
-    slips = [
-        (
-            operations / (many * weights + kv),
-            f"The weights are read once a step, not once for each of the {many} tokens: that is what a "
-            "batch is for.",
-        ),
-        (
-            operations / weights,
-            f"Keys and values are missing: {place.batch} x {place.cached:,} cached tokens are read too.",
-        ),
-        (
-            operations / (weights + kv / place.batch),
-            "The weights are shared by the batch, keys and values are not: each sequence reads its own.",
-        ),
-        (
-            size * operations / (weights + kv),
-            f"Those are operations for each number. A number of {config.dtype} is {size} bytes.",
-        ),
-        (
-            operations / 2 / (weights + kv),
-            f"Half of it. A multiply-add is two operations, and a number of {config.dtype} is {size} bytes.",
-        ),
-        (
-            operations / place.batch / (weights + kv / place.batch),
-            f"Those are the operations of one sequence. All {place.batch} run in the step.",
-        ),
-        ((weights + kv) / operations, "Turn it over: operations divided by bytes."),
-    ]
-    for value, why in slips:
-        if not low <= value <= high and math.isclose(intensity, value, rel_tol=0.04):
-            return why
-    return (
-        "Divide the operations of all sequences by the bytes of the step: all weights once, and the cached "
-        "keys and values of every sequence."
+    # Weights alone, or activations too: both are right. A mixture's weights depend on the batch.
+    plain = balance * size / 2 if experts_of(config) is None else float(right)
+    middle = math.sqrt(plain * right)
+    return check_number(
+        "Where decode turns compute-bound",
+        answer,
+        middle,
+        tried="your batch",
+        expected=f"the batch at which the feed-forward of {config.label} computes for as long as it moves "
+        f"bytes, on {found.name}",
+        hint=f"A weight gives 2 operations for each sequence and is loaded once, as {size} bytes. At which "
+        f"batch is that {balance:.3g} operations a byte?",
+        slips=[
+            (middle / 2, f"Half of it. A weight has {size} bytes, and a multiply-add is two operations."),
+            (middle * 2, f"Twice as many. A weight has {size} bytes, and a multiply-add is two operations."),
+        ],
+        tolerance=1.1 * max(plain, right) / middle - 1.0,
     )
 
 

@@ -8,14 +8,15 @@ import pytest
 
 from servelib.errors import InvalidRequestError
 from servelib.exercises.ch03 import (
-    PLACES,
     STEPS,
     _configs,
+    check_balance,
     check_count,
     check_kv_bytes,
     check_roofline,
 )
 from servelib.exercises.miscount import SLIPS, diagnose, miscount
+from servelib.exercises.places import PLACES
 from servelib.model.config import REFERENCE
 from servelib.sim.count import count
 from servelib.sim.machines import machine_named
@@ -262,3 +263,29 @@ def test_in_32_bits_half_and_a_quarter_are_told_apart():
     right = kv_bytes_per_token(REFERENCE)
     assert "Half of it" in check_kv_bytes(right / 2, REFERENCE).failures[0].mistake.hint
     assert "Those are numbers" in check_kv_bytes(right / 4, REFERENCE).failures[0].mistake.hint
+
+
+@pytest.mark.parametrize("answer", [295, 295.3, 307, 320])
+def test_the_batch_at_the_corner_with_and_without_activations(answer):
+    assert check_balance(answer)
+    assert check_balance(answer, model="llama3-70b")
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [(148, "Half"), (600, "Twice"), (64, "batch is that 295"), (None, "Put your number")],
+)
+def test_each_slip_of_the_batch_has_its_hint(answer, hint):
+    (failure,) = check_balance(answer).failures
+    assert hint in failure.mistake.hint
+
+
+def test_the_batch_follows_machine_and_format():
+    assert check_balance(
+        2 * machine_named("h100").balance("float32"), model="tinygpt"
+    )  # 4 bytes, 2 operations
+    assert check_balance(machine_named("tpu-v5e").balance("bfloat16"), machine="tpu-v5e")
+    with pytest.raises(InvalidRequestError, match="h100"):
+        check_balance(1, machine="h1000")
+    with pytest.raises(InvalidRequestError, match="float32"):
+        check_balance(1, machine="cpu")
