@@ -6,7 +6,16 @@ import argparse
 import sys
 
 from servelib.commands.bench import EXIT_BROKEN, EXIT_INTERRUPTED
-from servelib.commands.options import Parser, UsageError, add_engine, integer, output_file, positive, rate
+from servelib.commands.options import (
+    Parser,
+    UsageError,
+    add_engine,
+    fraction,
+    integer,
+    output_file,
+    positive,
+    rate,
+)
 from servelib.commands.progress import progress_bar
 from servelib.commands.reports import add_reports, check_reports, write_results
 from servelib.commands.signals import stop_in_order
@@ -17,7 +26,7 @@ from servelib.harness.report import point_document
 from servelib.harness.sweep import InProcess, SweepError, sweep_system
 from servelib.sim.machines import REFERENCE_MACHINE, machines
 from servelib.sim.models import REFERENCE_MODEL, models
-from servelib.sim.simulate import Settings, System
+from servelib.sim.simulate import Reached, Settings, System
 
 HELP = """\
 Predict a server under load, on machines and with models you need not have. The engine, the trace and
@@ -42,7 +51,10 @@ def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
     add("--model", default=REFERENCE_MODEL, metavar="NAME",
         help=f"{', '.join(models())} (default: %(default)s)")  # fmt: skip
     add("--devices", type=integer(1, 1024), metavar="N",
-        help="share the model evenly (default: the fewest, up to 8, that hold it)")  # fmt: skip
+        help="share the model evenly (default: the fewest in one server that hold it)")  # fmt: skip
+    add("--reached", type=reached, metavar="C,M[,S]",
+        help="shares of peak operations and bandwidth, and seconds to launch a step, such as 0.6,0.8,0.002 "
+        "(default: 1,1,0, the best case)")  # fmt: skip
     add("--rate", type=rate, metavar="R", help="arrivals per second, or inf: all at once (default: 4)")
     add("--runs", type=integer(1), default=1, metavar="N", help="repeats; run k uses seed + k (default: 1)")
     add("--slo-ttft", type=positive, default=slo.ttft, metavar="S", help="first token within (default: 1 s)")
@@ -53,12 +65,23 @@ def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(parser=parser, run=_run)
 
 
+def reached(text: str) -> Reached:
+    """``0.6,0.8`` or ``0.6,0.8,0.002``: what is reached of a machine."""
+    compute, comma, rest = text.partition(",")
+    memory, _, overhead = rest.partition(",")
+    if not comma:
+        raise argparse.ArgumentTypeError(f"got {text!r}, must be two shares, such as 0.6,0.8")
+    return Reached(fraction(compute), fraction(memory), positive(overhead) if overhead else 0.0)
+
+
 def _run(options: argparse.Namespace) -> int:
     check_reports(options)
     load = traffic(options, options.rate and [options.rate], [4.0])
     try:
         engine = options.engine or Settings().engine
-        system = System(engine, options.machine, options.model, options.devices, load.longest)
+        system = System(
+            engine, options.machine, options.model, options.devices, load.longest, options.reached
+        )
         engines = InProcess(system.maker(), "virtual", options.closed_loop)
     except InvalidRequestError as error:
         raise UsageError(str(error)) from None

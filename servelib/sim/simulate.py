@@ -32,10 +32,20 @@ from servelib.spans import SpanLog, Stage
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How much of a machine is reached: shares of its peaks, and seconds to launch a step."""
+
+    compute: float = 1.0
+    memory: float = 1.0
+    overhead: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """What is simulated, by name. ``longest`` is the most tokens that one request can hold.
 
-    ``devices`` None: the fewest, up to 8, that hold the weights and the longest request.
+    ``devices`` None: the fewest in one server that hold the weights and the longest request.
+    ``reached``: what is reached of the machine's peaks, None for all of it and no launch cost.
     """
 
     engine: str = "naive"
@@ -43,6 +53,7 @@ class System:
     model: str = REFERENCE_MODEL
     devices: int | None = None
     longest: int = 1
+    reached: Reached | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -59,13 +70,22 @@ class System:
         if self.longest > config.context:
             limit = f"at most {config.context}: the context of {config.label}"
             raise InvalidRequestError("prompt and output together", f"{self.longest} tokens", limit)
-        if (self.machine, self.model, self.devices or 1) == (REFERENCE_MACHINE, REFERENCE_MODEL, 1):
+        fitted = (self.machine, self.model, self.devices or 1) == (REFERENCE_MACHINE, REFERENCE_MODEL, 1)
+        if fitted and self.reached is None:
             return reference_cost()
         machine.peak(
             config.dtype
         )  # a format it cannot compute with is said before a size that it cannot hold
         needed = weight_bytes(config) + self.longest * kv_bytes_per_token(config)
-        cost = RooflineCost(config, machine, self.devices or devices_for(needed, machine))
+        reached = self.reached or Reached()
+        cost = RooflineCost(
+            config,
+            machine,
+            self.devices or devices_for(needed, machine),
+            reached.overhead,
+            reached.compute,
+            reached.memory,
+        )
         if self.longest > cost.cache_tokens:
             limit = f"at most {cost.cache_tokens}: what fits beside the weights; take more devices"
             raise InvalidRequestError("prompt and output together", f"{self.longest} tokens", limit)
@@ -110,12 +130,13 @@ class Settings:
     arrivals: str = "poisson"
     devices: int | None = None
     runs: int = 1
+    reached: Reached | None = None
 
     @property
     def system(self) -> System:
         """What is simulated."""
         longest = self.prompt.high + self.output.high
-        return System(self.engine, self.machine, self.model, self.devices, longest)
+        return System(self.engine, self.machine, self.model, self.devices, longest, self.reached)
 
     @property
     def workload(self) -> Workload:

@@ -17,7 +17,7 @@ from servelib.harness.metrics import SLO
 from servelib.harness.report import point_document, to_json
 from servelib.harness.sweep import SweepError
 from servelib.request import SampledToken, StepOutput
-from servelib.sim.simulate import Settings, curve, replay, simulate
+from servelib.sim.simulate import Reached, Settings, curve, replay, simulate
 
 BIG = Settings(engine="cached", machine="h100", model="llama3-70b", rate=2.0, requests=40)
 WITHOUT_TORCH = """
@@ -54,6 +54,18 @@ def test_the_same_bytes_in_another_process_without_torch(tmp_path):
 def test_the_reference_machine_is_charged_the_fitted_cost():
     assert "fitted on" in (simulate(Settings()).conditions.cost or "")
     assert "roofline" in (simulate(Settings(machine="h100")).conditions.cost or "")
+
+
+def test_what_is_reached_of_a_machine_scales_its_times(tmp_path):
+    half = replace(BIG, reached=Reached(0.5, 0.5))
+    assert simulate(half).summary.gap_p50.value == pytest.approx(2 * simulate(BIG).summary.gap_p50.value)
+    late = replace(BIG, reached=Reached(overhead=0.5))
+    assert simulate(late).summary.gap_p50.value == pytest.approx(0.5 + simulate(BIG).summary.gap_p50.value)
+    assert "roofline" in (simulate(Settings(reached=Reached(0.7, 0.2, 3e-4))).conditions.cost or "")
+    path = tmp_path / "a.json"
+    command = ["simulate", "--reached", "0.7,0.2,0.0003", "--requests", "24", "--json", str(path)]
+    assert main(command) == 0
+    assert path.read_text() == to_json(point_document(simulate(Settings(reached=Reached(0.7, 0.2, 3e-4)))))
 
 
 def test_a_curve_asks_the_same_things_faster():
@@ -126,6 +138,10 @@ def test_settings_that_cannot_be_are_one_clear_error(changed, said):
         (["--machine", "tpu-v5e", "--model", "llama3-70b"], "8 x 16 GB"),
         (["--prompt", "2000-2040"], "2048"),
         (["--devices", "0"], "--devices"),
+        (["--reached", "0.5"], "two shares"),
+        (["--reached", "2,0.5"], "at most 1"),
+        (["--reached", "0.5,0.5,-1"], "above 0"),
+        (["--reached", "0.5,,"], "above 0"),
     ],
 )
 def test_the_command_says_it_in_one_line(capsys, arguments, said):
