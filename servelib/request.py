@@ -129,6 +129,8 @@ class Request:
             ("stop_token_ids", sampling.stop_token_ids),
             ("logit_bias", sampling.logit_bias),
         ):
+            if ids and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
+                continue  # nearly always, and without a call for each token
             for token_id in ids:
                 check_int(name, token_id, 0, vocab_size - 1, why="the vocabulary")
         # The end token is one more that min_tokens bans, and one must be left to choose.
