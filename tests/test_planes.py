@@ -52,6 +52,7 @@ CORE = [
     "servelib.sim.catalogue",
     "servelib.sim.cost",
     "servelib.sim.count",
+    "servelib.sim.lab",
     "servelib.sim.machines",
     "servelib.sim.model",
     "servelib.sim.models",

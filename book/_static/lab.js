@@ -35,6 +35,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const box = make("div", { className: "sl-lab-field" }, make("label", { htmlFor: id }, label), input);
     form.append(box);
     if (name === "rate") box.classList.add("sl-lab-wide");
+    if (choices.some(([, shown]) => shown.length > 16)) box.classList.add("sl-lab-double");
     box.append(errors[name]);
   }
   // The rate also has a range input, eight steps to a doubling.
@@ -72,7 +73,8 @@ document.addEventListener("DOMContentLoaded", () => {
   const bar = make("progress", { max: 1, value: 0, hidden: true });
   bar.setAttribute("aria-label", "loading Python");
   const headline = make("dl", { className: "sl-lab-numbers" });
-  const results = make("div", { hidden: true }, headline);
+  const notes = make("p", { className: "sl-conditions" });
+  const results = make("div", { hidden: true }, headline, notes);
   const plot = (title) => {
     const element = make("div", { className: "sl-lab-plot" });
     element.setAttribute("role", "img");
@@ -131,7 +133,7 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 
   // Asking and answering ---------------------------------------------------------------------------------
-  let worker, ready = false, busy = false, dirty = true, since = 0, idle;
+  let worker, ready = false, busy = false, dirty = true, since = 0, idle, loaded;
   const ask = (request) => new Promise((resolve) => {
     worker.onmessage = ({ data }) => (data.failed ? broke(data.failed) : resolve(data));
     worker.postMessage({ request });
@@ -148,7 +150,10 @@ document.addEventListener("DOMContentLoaded", () => {
     while (dirty) {
       dirty = false;
       root.dataset.state = "busy";
+      const slow = setTimeout(() => { said.textContent = "Simulating ..."; }, 500);
       const asked = settings(), { answer, ms } = await ask({ settings: asked });
+      clearTimeout(slow);
+      said.textContent = loaded;
       for (const name in errors) {
         errors[name].textContent = answer.errors?.[name] ?? "";
         inputs[name].setAttribute("aria-invalid", String(Boolean(answer.errors?.[name])));
@@ -160,6 +165,7 @@ document.addEventListener("DOMContentLoaded", () => {
       results.hidden = false;
       headline.replaceChildren(...answer.headline.map(({ name, label, value }) =>
         make("div", {}, make("dt", {}, label), make("dd", { id: `sl-lab-out-${name}` }, value))));
+      notes.textContent = answer.notes.map((note) => `* ${note}.`).join(" ");
       conditions.textContent = answer.conditions;
       if (curveOf !== pointsOf) [points, pointsOf] = [new Map(), curveOf];
       points.set(answer.point.rate, answer.point.goodput);
@@ -213,7 +219,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (data.ready === undefined) return;
       ready = true;
       button.hidden = bar.hidden = true;
-      said.textContent = `Python is here, loaded ${from} in ${(data.ready / 1e3).toFixed(1)} s. Move a setting.`;
+      loaded = `Python is here, loaded ${from} in ${(data.ready / 1e3).toFixed(1)} s. Move a setting.`;
       since = performance.now();
       update();
     };

@@ -42,8 +42,8 @@ window.servingTokensLabFigures = (() => {
         legend: { orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom" },
         xaxis: { range: [0, duration || 1], title: { text: "seconds since the start of the run" }, anchor: kept ? "y3" : "y2" },
         yaxis: { range: [n, -1], domain: kept ? [0.5, 1] : [0.36, 1], title: { text: "request" } },
-        yaxis2: { rangemode: "tozero", domain: kept ? [0.25, 0.44] : [0, 0.28], title: { text: "waiting,<br>running" } },
-        ...(kept && { yaxis3: { rangemode: "tozero", domain: [0, 0.19], title: { text: "tokens<br>in cache" } } }),
+        yaxis2: { rangemode: "tozero", domain: kept ? [0.25, 0.44] : [0, 0.28], title: { text: "how many" } },
+        ...(kept && { yaxis3: { rangemode: "tozero", domain: [0, 0.19], title: { text: "tokens held" } } }),
         shapes: [
           bars(rows.scheduled, rows.admitted, colour.wait, Math.min(thick, 1.5)),
           bars(rows.admitted, rows.first, colour.prefill, thick),

@@ -62,14 +62,14 @@ def _fields() -> tuple[Field, ...]:
         Field("rate", "arrival rate, requests/s", 2.0, low=0.01, high=10_000.0),
         Field("engine", "engine", next(iter(ENGINES)), tuple((name, name) for name in ENGINES)),
         Field("requests", "requests", 200, low=1, high=MOST_REQUESTS, whole=True),
+        Field("slo_ttft", "SLO: first token, s", 1.0, low=0.0001, high=10_000.0),
+        Field("slo_gap", "SLO: every gap, s", 0.05, low=0.0001, high=1_000.0),
         Field("model", "model", REFERENCE_MODEL, known_models),
         Field("machine", "machine", REFERENCE_MACHINE, known_machines),
         Field("prompt_low", "prompt at least, tokens", 32, low=1, high=200_000, whole=True),
         Field("prompt_high", "prompt at most, tokens", 96, low=1, high=200_000, whole=True),
         Field("output_low", "output at least, tokens", 16, low=1, high=20_000, whole=True),
         Field("output_high", "output at most, tokens", 48, low=1, high=20_000, whole=True),
-        Field("slo_ttft", "SLO: first token, s", 1.0, low=0.0001, high=10_000.0),
-        Field("slo_gap", "SLO: every gap, s", 0.05, low=0.0001, high=1_000.0),
         Field("seed", "seed", 7, low=0, high=1_000_000_000, whole=True),
     )
 
@@ -94,7 +94,7 @@ class Lab:
             rate = asked.get("rate")
             found = self.run(settings) if rate is None else self.curve_point(settings, float(rate))
         except InvalidRequestError as error:
-            return json.dumps({"errors": {_form_field(error.field): str(error)}})
+            return json.dumps({"errors": dict([_by_field(error)])})
         return json.dumps(found)
 
     def run(self, settings: Settings) -> dict[str, Any]:
@@ -108,6 +108,9 @@ class Lab:
             "headline": [
                 {"name": column.name, "label": column.heading, "value": column.show(estimates[column.name])}
                 for column in COLUMNS
+            ],
+            "notes": [
+                f"{column.heading}: {note}" for column in COLUMNS if (note := estimates[column.name].note)
             ],
             "completed": summary.completed,
             "failed": summary.failed,
@@ -233,11 +236,12 @@ def _short(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def _form_field(name: str) -> str:
-    """The form's field for an error's: what no single field is to blame for stands by the model."""
-    if name in {field.name for field in _fields()}:
-        return name
-    return "prompt_high" if name.startswith("prompt") else "model"
+def _by_field(error: InvalidRequestError) -> tuple[str, str]:
+    """The form's field at fault and a line to stand by it; what no field is to blame for is the model's."""
+    said = str(error)
+    if error.field in {field.name for field in _fields()}:
+        return error.field, "G" + said.removeprefix(f"{error.field}: g")
+    return "prompt_high" if error.field.startswith("prompt") else "model", said
 
 
 _ANY = SLO(1e300, 1e300)  # which every success meets
