@@ -20,6 +20,7 @@ from servelib.errors import InvalidRequestError
 from servelib.harness.drive import Progress, RunError
 from servelib.harness.exchange import NO_DESCRIPTORS, exchange, open_session
 from servelib.harness.openai_stream import CountTokens, StreamReader, credit
+from servelib.harness.pauses import no_full_collections
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.selfcheck import LIMITS, LoopWatch, check
 from servelib.harness.target import Target, TextCodec
@@ -52,7 +53,8 @@ def drive_http(
     if callers is not None and callers < 1:
         raise InvalidRequestError("callers", callers, "an integer >= 1")
     try:
-        run_async(lambda stop: run.play(callers, should_stop, stop))
+        with no_full_collections():
+            run_async(lambda stop: run.play(callers, should_stop, stop))
     except Exception as error:
         raise RunError(f"the run against {target.address} broke: {error}", run.finished()) from error
     return run.finished()
