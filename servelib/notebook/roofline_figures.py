@@ -12,7 +12,7 @@ from servelib.notebook.figures import PALETTE, base_layout
 from servelib.sim.count import StepCount
 from servelib.sim.roofline import PartTime
 
-_LOOKS = {"prefill": ("orange", "square"), "decode": ("blue", "circle")}
+_LOOKS = {"prefill": ("orange", "square", "bottom right"), "decode": ("blue", "circle", "top left")}
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -59,7 +59,7 @@ def roofline(
         x=[corner, corner], y=[bottom, peak], mode="lines", hoverinfo="skip", showlegend=False,
         line={"color": PALETTE["grey"], "width": 1.5, "dash": "dot"}, name="corner",
     )  # fmt: skip
-    for phase, (colour, symbol) in _LOOKS.items():
+    for phase, (colour, symbol, side) in _LOOKS.items():
         for measured in (True, False):
             of_kind = [spot for spot in points if (spot.phase, spot.measured) == (phase, measured)]
             if not of_kind:
@@ -70,7 +70,7 @@ def roofline(
                 x=[spot.intensity for spot in of_kind], y=[spot.rate for spot in of_kind], name=kind,
                 text=[name if measured or (phase, name) not in labelled else "" for name in names],
                 customdata=names, mode="markers+text", cliponaxis=False,
-                textposition="bottom right" if measured else "top left",
+                textposition=side if measured else "top left",
                 marker={
                     "color": PALETTE[colour], "size": 10 if measured else 13,
                     "symbol": symbol if measured else f"{symbol}-open",
