@@ -29,7 +29,8 @@ from servelib.commands.model import reference_model
 from servelib.engine.protocol import Engine, Model
 from servelib.engine.registry import ENGINES, make_engine
 from servelib.harness.drive import drive
-from servelib.harness.sweep import InProcess, Point, sweep_system
+from servelib.harness.sweep import Point, sweep_system
+from servelib.harness.system import InProcess
 from servelib.harness.trace import REFERENCE_WORKLOAD
 from servelib.model.config import REFERENCE
 from servelib.sim.calibrate import Calibrated, calibrate

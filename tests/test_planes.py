@@ -42,6 +42,7 @@ CORE = [
     "servelib.harness.results",
     "servelib.harness.stats",
     "servelib.harness.sweep",
+    "servelib.harness.system",
     "servelib.harness.trace",
     "servelib.harness.trace_files",
     "servelib.harness.window",

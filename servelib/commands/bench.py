@@ -30,7 +30,8 @@ from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
 from servelib.harness.report import document, point_document
-from servelib.harness.sweep import InProcess, MakeEngine, SweepError, System, sweep_system
+from servelib.harness.sweep import SweepError, sweep_system
+from servelib.harness.system import InProcess, MakeEngine, System
 from servelib.model.config import REFERENCE
 from servelib.sim.cost import load_cost, reference_cost
 from servelib.sim.model import CostedModel

@@ -17,7 +17,8 @@ from servelib.harness.capacity import Capacity, Evaluation, find_capacity
 from servelib.harness.metrics import SLO
 from servelib.harness.report import conditions_of, to_json
 from servelib.harness.stats import Estimate
-from servelib.harness.sweep import Point, SweepError, System, sweep_system
+from servelib.harness.sweep import Point, SweepError, sweep_system
+from servelib.harness.system import System
 from servelib.harness.window import Verdict
 
 HELP = """\

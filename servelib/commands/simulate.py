@@ -23,7 +23,8 @@ from servelib.commands.traffic import add_traffic, traffic
 from servelib.errors import InvalidRequestError
 from servelib.harness.metrics import SLO
 from servelib.harness.report import point_document
-from servelib.harness.sweep import InProcess, SweepError, sweep_system
+from servelib.harness.sweep import SweepError, sweep_system
+from servelib.harness.system import InProcess
 from servelib.sim.machines import REFERENCE_MACHINE, machines
 from servelib.sim.models import REFERENCE_MODEL, models
 from servelib.sim.simulate import Reached, Settings, System

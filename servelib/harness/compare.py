@@ -19,7 +19,8 @@ from servelib.errors import InvalidRequestError, check_int
 from servelib.harness.metrics import SLO, run_metrics
 from servelib.harness.records import RunRecord
 from servelib.harness.stats import Estimate, t_interval
-from servelib.harness.sweep import WARMUP_REQUESTS, System
+from servelib.harness.sweep import WARMUP_REQUESTS
+from servelib.harness.system import System
 from servelib.harness.trace import TraceSource
 
 HIGHER_IS_BETTER = {"output_tokens_per_second", "goodput_per_second", "goodput_fraction"}

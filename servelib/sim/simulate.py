@@ -17,7 +17,8 @@ from servelib.harness.drive import Progress
 from servelib.harness.laws import arrivals_from
 from servelib.harness.lengths import Lengths
 from servelib.harness.metrics import SLO
-from servelib.harness.sweep import InProcess, Point, sweep_system
+from servelib.harness.sweep import Point, sweep_system
+from servelib.harness.system import InProcess
 from servelib.harness.trace import REFERENCE_OUTPUT, REFERENCE_PROMPT, Workload
 from servelib.model.config import ModelConfig
 from servelib.sim.catalogue import named

@@ -8,7 +8,7 @@ from servelib.errors import InvalidRequestError
 from servelib.harness.compare import COMPARED, Verdict, compare, paired, run_pairs
 from servelib.harness.lengths import Fixed
 from servelib.harness.metrics import RunMetrics
-from servelib.harness.sweep import InProcess
+from servelib.harness.system import InProcess
 from servelib.harness.trace import Workload
 
 

@@ -13,7 +13,8 @@ from servelib.harness.conditions import closed_loop
 from servelib.harness.records import Outcome, RequestRecord, RunRecord
 from servelib.harness.report import check_writable, document, point_document, text_table, to_json, write_text
 from servelib.harness.selfcheck import SelfCheck
-from servelib.harness.sweep import InProcess, Point, measure, sweep, sweep_system
+from servelib.harness.sweep import Point, measure, sweep, sweep_system
+from servelib.harness.system import InProcess
 from servelib.harness.trace import Workload
 
 SUMMARY = [

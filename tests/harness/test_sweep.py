@@ -10,11 +10,12 @@ from servelib.clock import Clock, VirtualClock
 from servelib.engine.naive import NaiveEngine
 from servelib.engine.protocol import Engine
 from servelib.errors import InvalidRequestError
-from servelib.harness import sweep as sweep_module
+from servelib.harness import system as system_module
 from servelib.harness.metrics import SLO, run_metrics
 from servelib.harness.records import Outcome
 from servelib.harness.summary import ESTIMATES, PERCENTILES
-from servelib.harness.sweep import InProcess, SweepError, measure, sweep
+from servelib.harness.sweep import SweepError, measure, sweep
+from servelib.harness.system import InProcess
 from servelib.harness.trace import REFERENCE_WORKLOAD, Uniform, Workload
 from servelib.model.config import REFERENCE
 from servelib.model.scripted import ScriptedModel
@@ -71,14 +72,14 @@ def test_repeats_go_up_the_rates_and_come_down():
     workload = Workload(requests=1)
     rates = [1.0, 2.0, 4.0]
     traces = {workload.trace(rate, run).hash: (rate, run) for rate in rates for run in range(3)}
-    original = sweep_module.drive
+    original = system_module.drive
 
     def spy(engine, trace, clock, **kwargs):
         seen.append(traces[trace.hash])
         return original(engine, trace, clock, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module, "drive", spy)
+        patch.setattr(system_module, "drive", spy)
         points = sweep(ten_ms, workload, rates, clock="virtual")
     assert seen == [(1, 0), (2, 0), (4, 0), (4, 1), (2, 1), (1, 1), (1, 2), (2, 2), (4, 2)]
     assert [p.rate for p in points] == rates
