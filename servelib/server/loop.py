@@ -11,7 +11,6 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from servelib.engine.protocol import Engine
@@ -27,26 +26,46 @@ class EngineStoppedError(RuntimeError):
 class Mailbox:
     """The outputs of one request, in order, up to the last one. Belongs to the event loop.
 
-    It never holds more than the request may generate, so a slow reader costs a bounded amount and
-    slows nobody else.
+    ``async for outputs in mailbox`` gives lists, never empty: everything that has come since the last
+    look, so that a reader who was held up catches up in one turn. It never holds more than the request
+    may generate: a slow reader costs a bounded amount and slows nobody else.
     """
 
+    __slots__ = ("_failure", "_outputs", "_over", "_waiter")
+
     def __init__(self) -> None:
-        self._items: asyncio.Queue[StepOutput | Exception] = asyncio.Queue()
+        self._outputs: list[StepOutput] = []
+        self._failure: Exception | None = None  # raised after the outputs that came before it
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: StepOutput | Exception) -> None:
         """Add an output, or the reason why there will be none. Event loop only."""
-        self._items.put_nowait(item)
+        if isinstance(item, Exception):
+            self._failure = item
+        else:
+            self._outputs.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    async def __aiter__(self) -> AsyncIterator[StepOutput]:
-        while True:
-            item = await self._items.get()
-            if isinstance(item, Exception):
-                raise item
-            yield item
-            if item.finish_reason is not None:
-                return
-            await asyncio.sleep(0)  # reading a full mailbox never waits; the others get their turn here
+    def __aiter__(self) -> Mailbox:
+        return self
+
+    async def __anext__(self) -> list[StepOutput]:
+        if self._over:
+            raise StopAsyncIteration
+        while not self._outputs:
+            if self._failure is not None:
+                self._over = True
+                raise self._failure
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        outputs, self._outputs = self._outputs, []
+        self._over = outputs[-1].finish_reason is not None
+        return outputs
 
 
 @dataclass(frozen=True, slots=True)

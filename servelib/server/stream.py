@@ -116,15 +116,16 @@ async def fragments(
     stream = TextStream(tokenizer, request)
     mailbox = loop.submit(request)
     try:
-        async for output in mailbox:
-            with timed(spans, clock, request.request_id, Stage.DETOKENIZE):
-                fragment = stream.push(output)
-            if fragment is None:
-                continue
-            if fragment.finish_reason is not None:
-                loop.abort(request.request_id)  # a stop string: not a token more while this is sent
-            yield fragment
-            if fragment.finish_reason is not None:
-                return
+        async for outputs in mailbox:
+            for output in outputs:
+                with timed(spans, clock, request.request_id, Stage.DETOKENIZE):
+                    fragment = stream.push(output)
+                if fragment is None:
+                    continue
+                if fragment.finish_reason is not None:
+                    loop.abort(request.request_id)  # a stop string: not a token more while this is sent
+                yield fragment
+                if fragment.finish_reason is not None:
+                    return
     finally:
         loop.abort(request.request_id)

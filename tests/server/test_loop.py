@@ -29,7 +29,7 @@ def request(name, tokens=3, prompt=(1,)):
 
 
 async def read(mailbox):
-    return [output async for output in mailbox]
+    return [output async for outputs in mailbox for output in outputs]
 
 
 def run(engine, scenario):
@@ -178,18 +178,42 @@ def test_before_the_start_and_after_a_second_start_it_says_what_is_wrong():
     run(NaiveEngine(ScriptedModel([7])), scenario)
 
 
-def test_reading_a_full_mailbox_leaves_the_others_their_turn():
-    order = []
+def test_a_mailbox_gives_all_there_is_at_once_then_waits_and_ends_with_the_last():
+    first, second = StepOutput("r", ()), StepOutput("r", (), error="not the last")
+    last = StepOutput("r", (), FinishReason.LENGTH)
 
-    async def reader(name):
+    async def scenario():
         mailbox = Mailbox()
-        for index in range(3):
-            mailbox.put(StepOutput(name, (), FinishReason.LENGTH if index == 2 else None))
-        async for output in mailbox:
-            order.append(output.request_id)
+        mailbox.put(first)
+        mailbox.put(second)
+        asyncio.get_running_loop().call_soon(mailbox.put, last)  # only a reader who waits sees it
+        return [outputs async for outputs in mailbox]
 
-    async def both():
-        await asyncio.gather(reader("a"), reader("b"))
+    assert asyncio.run(scenario()) == [[first, second], [last]]
 
-    asyncio.run(both())
-    assert order == ["a", "b"] * 3
+
+def test_a_mailbox_raises_a_failure_only_after_what_came_before_it():
+    async def scenario():
+        mailbox = Mailbox()
+        mailbox.put(StepOutput("r", ()))
+        mailbox.put(EngineStoppedError("gone"))
+        assert await anext(mailbox) == [StepOutput("r", ())]
+        with pytest.raises(EngineStoppedError, match="gone"):
+            await anext(mailbox)
+        assert [outputs async for outputs in mailbox] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_who_is_cancelled_leaves_a_mailbox_that_still_takes_outputs():
+    async def scenario():
+        mailbox = Mailbox()
+        reading = asyncio.ensure_future(anext(mailbox))
+        await asyncio.sleep(0)
+        reading.cancel()
+        mailbox.put(StepOutput("r", (), FinishReason.LENGTH))  # between the cancel and its arrival
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert [outputs async for outputs in mailbox] == [[StepOutput("r", (), FinishReason.LENGTH)]]
+
+    asyncio.run(scenario())
