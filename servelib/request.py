@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servelib.errors import InvalidRequestError, check_float, check_int
@@ -173,7 +173,8 @@ class StepOutput:
 class RequestState:
     """A request inside an engine: what it has produced and whether it is over.
 
-    ``seed`` is the request's own: two requests never share a random stream, so neither can change
+    ``computed`` counts the tokens, from the first, whose keys and values its cache holds. ``seed`` is
+    the request's own: two requests never share a random stream, so neither can change
     the other's tokens. ``end_ids`` are the token ids that end it.
     """
 
@@ -181,6 +182,7 @@ class RequestState:
     eos_id: int | None = None
     status: RequestStatus = RequestStatus.WAITING
     output_ids: list[int] = field(default_factory=list)
+    computed: int = 0
     finish_reason: FinishReason | None = None
     seed: int = field(init=False)
     end_ids: frozenset[int] = field(init=False)
@@ -198,6 +200,17 @@ class RequestState:
     def all_ids(self) -> list[int]:
         """Prompt and output, in order: the sequence the model continues."""
         return [*self.request.prompt_ids, *self.output_ids]
+
+    @property
+    def length(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.request.prompt_ids) + len(self.output_ids)
+
+    @property
+    def pending_ids(self) -> Sequence[int]:
+        """The tokens that have not run yet: a prompt, the rest of one, or the newest token alone."""
+        past = self.computed - len(self.request.prompt_ids)
+        return self.output_ids[past:] if past >= 0 else self.all_ids[self.computed :]
 
     @property
     def may_end(self) -> bool:

@@ -19,8 +19,11 @@ DATA_PLANE = {
 }
 CORE = [
     "servelib.clock",
+    "servelib.engine.batch",
+    "servelib.engine.continuous",
     "servelib.engine.naive",
     "servelib.engine.protocol",
+    "servelib.engine.scheduler",
     "servelib.errors",
     "servelib.harness.arrivals",
     "servelib.harness.bootstrap",
@@ -46,6 +49,7 @@ CORE = [
     "servelib.harness.trace",
     "servelib.harness.trace_files",
     "servelib.harness.window",
+    "servelib.kv.pool",
     "servelib.model.config",
     "servelib.model.scripted",
     "servelib.model.uniform",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from servelib.engine.batch import Batch
 from servelib.model.config import ModelConfig
 from servelib.request import Request, RequestState, SampledToken, StepOutput
 
@@ -66,4 +67,40 @@ class Model(Protocol):
 
     def sample(self, logits: Any, state: RequestState) -> SampledToken:
         """Choose the next token of ``state`` from its logits."""
+        ...
+
+
+class BatchModel(Model, Protocol):
+    """What an engine that runs many requests a step asks besides. Logits and caches stay opaque."""
+
+    def new_slots(self, slots: int, size: int) -> Any:
+        """Cache memory for ``slots`` requests of up to ``size`` tokens each."""
+        ...
+
+    def run(self, batch: Batch, cache: Any) -> Any:
+        """Run all rows as one flat row of tokens; logits after each position that is sampled, in order.
+
+        The keys and values of the new tokens are stored at each row's place. Nothing else changes:
+        the same batch can be run again, and so can each of its rows alone.
+        """
+        ...
+
+    def sample_batch(self, logits: Any, states: Sequence[RequestState]) -> list[SampledToken]:
+        """Choose one token for each row of logits, each as if it were alone."""
+        ...
+
+
+class PaddedModel(Model, Protocol):
+    """What a static batch asks besides: rows of equal length, the short ones padded on the left."""
+
+    def new_padded(self, pads: Sequence[int]) -> Any:
+        """An empty cache for ``len(pads)`` rows; row b begins with ``pads[b]`` tokens that do not count."""
+        ...
+
+    def run_padded(self, rows: Sequence[Sequence[int]], cache: Any) -> Any:
+        """Run the same number of new tokens of every row; logits after each row's last, in order."""
+        ...
+
+    def sample_batch(self, logits: Any, states: Sequence[RequestState]) -> list[SampledToken]:
+        """As ``BatchModel.sample_batch``."""
         ...
