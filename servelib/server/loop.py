@@ -24,19 +24,19 @@ class EngineStoppedError(RuntimeError):
 
 
 class Mailbox:
-    """The outputs of one request, in order, up to the last one. Belongs to the event loop.
+    """The outputs of requests submitted together, each up to its last one. Belongs to the event loop.
 
     ``async for outputs in mailbox`` gives lists, never empty: everything that has come since the last
-    look, so that a reader who was held up catches up in one turn. It never holds more than the request
+    look, so that a reader who was held up catches up in one turn. It never holds more than the requests
     may generate: a slow reader costs a bounded amount and slows nobody else.
     """
 
-    __slots__ = ("_failure", "_outputs", "_over", "_waiter")
+    __slots__ = ("_failure", "_open", "_outputs", "_waiter")
 
-    def __init__(self) -> None:
+    def __init__(self, requests: int = 1) -> None:
+        self._open = requests  # how many have not had their last output taken
         self._outputs: list[StepOutput] = []
         self._failure: Exception | None = None  # raised after the outputs that came before it
-        self._over = False
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: StepOutput | Exception) -> None:
@@ -52,11 +52,11 @@ class Mailbox:
         return self
 
     async def __anext__(self) -> list[StepOutput]:
-        if self._over:
+        if self._open <= 0:
             raise StopAsyncIteration
         while not self._outputs:
             if self._failure is not None:
-                self._over = True
+                self._open = 0
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -64,13 +64,13 @@ class Mailbox:
             finally:
                 self._waiter = None
         outputs, self._outputs = self._outputs, []
-        self._over = outputs[-1].finish_reason is not None
+        self._open -= sum(output.finish_reason is not None for output in outputs)
         return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class _Submit:
-    request: Request
+    requests: tuple[Request, ...]
     mailbox: Mailbox
 
 
@@ -125,17 +125,18 @@ class EngineLoop:
             if self._thread.is_alive():
                 raise TimeoutError(f"the engine is still inside a step after {timeout} s")
 
-    def submit(self, request: Request) -> Mailbox:
-        """Queue a request; its outputs come to the mailbox. Raises ``EngineStoppedError``.
+    def submit(self, *requests: Request) -> Mailbox:
+        """Queue requests that stand or fall together; their outputs come to one mailbox.
 
-        The mailbox raises what ``add_request`` raised, or ``EngineStoppedError`` if the engine dies or
-        the server stops before the last output.
+        If the engine refuses one of them, none is served. The mailbox raises what ``add_request``
+        raised, or ``EngineStoppedError`` if the engine dies or the server stops before the last
+        output. Raises ``EngineStoppedError``.
         """
-        mailbox = Mailbox()
+        mailbox = Mailbox(len(requests))
         with self._lock:
             if self._closed is not None:
                 raise EngineStoppedError(self._closed)
-            self._commands.put(_Submit(request, mailbox))
+            self._commands.put(_Submit(requests, mailbox))
         return mailbox
 
     def abort(self, request_id: str) -> None:
@@ -166,15 +167,20 @@ class EngineLoop:
                 self._mailboxes.pop(command.request_id, None)
                 self._engine.abort(command.request_id)
             else:
-                self._add(command.request, command.mailbox)
+                self._add(command.requests, command.mailbox)
 
-    def _add(self, request: Request, mailbox: Mailbox) -> None:
+    def _add(self, requests: tuple[Request, ...], mailbox: Mailbox) -> None:
+        added: list[str] = []
         try:
-            self._engine.add_request(request)
-        except Exception as error:  # a refusal concerns this request alone
+            for request in requests:
+                self._engine.add_request(request)
+                added.append(request.request_id)
+        except Exception as error:  # a refusal concerns these requests alone
+            for request_id in added:
+                self._engine.abort(request_id)
             self._deliver([(mailbox, error)])
         else:
-            self._mailboxes[request.request_id] = mailbox
+            self._mailboxes.update(dict.fromkeys(added, mailbox))
 
     def _hand_over(self, outputs: list[StepOutput]) -> None:
         mail: list[tuple[Mailbox, StepOutput | Exception]] = []
@@ -202,9 +208,10 @@ class EngineLoop:
         while not self._commands.empty():
             command = self._commands.get()
             if isinstance(command, _Submit):
-                self._mailboxes[command.request.request_id] = command.mailbox
+                ids = [request.request_id for request in command.requests]
+                self._mailboxes.update(dict.fromkeys(ids, command.mailbox))
         live, self._mailboxes = self._mailboxes, {}
-        self._deliver([(mailbox, EngineStoppedError(reason)) for mailbox in live.values()])
+        self._deliver([(mailbox, EngineStoppedError(reason)) for mailbox in set(live.values())])
         for request_id in live:
             try:
                 self._engine.abort(request_id)

@@ -217,3 +217,24 @@ def test_a_reader_who_is_cancelled_leaves_a_mailbox_that_still_takes_outputs():
         assert [outputs async for outputs in mailbox] == [[StepOutput("r", (), FinishReason.LENGTH)]]
 
     asyncio.run(scenario())
+
+
+def test_requests_submitted_together_share_a_mailbox_until_all_have_ended():
+    async def scenario(loop):
+        return await read(loop.submit(request("a", 2), request("b", 3)))
+
+    outputs = run(NaiveEngine(ScriptedModel([7])), scenario)
+    assert [output.request_id for output in outputs] == ["a", "a", "b", "b", "b"]
+
+
+def test_of_requests_submitted_together_one_that_is_refused_takes_the_others_along():
+    engine = NaiveEngine(ScriptedModel([7]))
+
+    async def scenario(loop):
+        with pytest.raises(InvalidRequestError, match="prompt"):
+            await read(loop.submit(request("a"), request("b"), request("bad", prompt=(999,))))
+        return await read(loop.submit(request("a")))  # its id is free again
+
+    assert len(run(engine, scenario)) == 3
+    assert not engine.has_work
+    assert len(engine.model.calls) == 3  # nothing was computed for those who were refused
