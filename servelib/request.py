@@ -179,7 +179,7 @@ class RequestState:
     """
 
     request: Request
-    eos_id: int | None = None
+    eos_id: int | tuple[int, ...] | None = None
     status: RequestStatus = RequestStatus.WAITING
     output_ids: list[int] = field(default_factory=list)
     computed: int = 0
@@ -193,7 +193,7 @@ class RequestState:
         sampling = self.request.sampling
         ends = set(sampling.stop_token_ids)
         if self.eos_id is not None and not sampling.ignore_eos:
-            ends.add(self.eos_id)
+            ends |= {self.eos_id} if isinstance(self.eos_id, int) else set(self.eos_id)
         self.end_ids = frozenset(ends)
 
     @property

@@ -76,7 +76,7 @@ class WatchedModel:
         self.told.append(tuple(state.all_ids))
         produced = len(logits.ids) - len(state.request.prompt_ids) + 1
         if produced == self._ends.get(state.request.request_id):
-            return SampledToken(self.config.eos_id or 0)
+            return SampledToken(self.config.eos_id if isinstance(self.config.eos_id, int) else 0)
         return SampledToken(32 + zlib.crc32(repr(logits.ids).encode()) % 95)
 
     def _object(self, got: str, expected: str, hint: str) -> None:

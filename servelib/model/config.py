@@ -10,11 +10,38 @@ _SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_size", "ff
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's way to a longer context: slow rotations slow down by ``factor``, fast ones stay.
+
+    A pair that turns fewer than ``low_turns`` times in ``original_context`` tokens is slowed, one
+    that turns more than ``high_turns`` times is not; between, the two are blended. Source: the code
+    published with Llama 3.1. Raises ``ValueError`` on a value out of range.
+    """
+
+    factor: float
+    low_turns: float
+    high_turns: float
+    original_context: int
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_turns", "high_turns", "original_context"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"rope scaling, {name}: got {value!r}, must be a number")
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"rope scaling, {name}: got {value!r}, must be a finite number above 0")
+        if self.low_turns >= self.high_turns:
+            raise ValueError(
+                f"rope scaling, low_turns: got {self.low_turns}, must be below high_turns ({self.high_turns})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Sizes of a decoder-only transformer with grouped-query attention and a gated feed-forward.
 
-    ``label`` is the name that tables and conditions lines print. Raises ``ValueError`` when the
-    sizes do not fit together.
+    ``label`` is the name that tables and conditions lines print. ``eos_id`` may be several ids that
+    each end a text. Raises ``ValueError`` when the sizes do not fit together.
     """
 
     label: str
@@ -30,9 +57,10 @@ class ModelConfig:
     norm_eps: float = 1e-5
     tied_output: bool = False
     bos_id: int | None = None
-    eos_id: int | None = None
+    eos_id: int | tuple[int, ...] | None = None
     dtype: str = "float32"
     seed: int = 0
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -49,8 +77,8 @@ class ModelConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}: got {value!r}, must be a finite number above 0")
-        for name in ("bos_id", "eos_id"):
-            token_id = getattr(self, name)
+        ends = self.eos_id if isinstance(self.eos_id, tuple) else (self.eos_id,)
+        for name, token_id in (("bos_id", self.bos_id), *(("eos_id", end) for end in ends)):
             if token_id is not None and not 0 <= token_id < self.vocab_size:
                 raise ValueError(f"{name}: got {token_id}, must be from 0 to {self.vocab_size - 1}")
         if self.dtype not in DTYPES:

@@ -7,6 +7,7 @@ RMSNorm, rotary positions (half-split), grouped-query attention, SwiGLU, no bias
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Protocol
 
 import torch
@@ -17,6 +18,7 @@ from servelib.kv.contiguous import ContiguousKV
 from servelib.model import sampling
 from servelib.model.attention import causal_attention
 from servelib.model.config import REFERENCE, ModelConfig
+from servelib.model.rope_scaling import stretched
 from servelib.request import RequestState, SampledToken
 
 
@@ -47,12 +49,13 @@ class Layer(nn.Module):
         self.config, self.index = config, index
         self.heads, self.kv_heads, self.head_size = config.heads, config.kv_heads, config.head_size
         width, inner = config.width, config.heads * config.head_size
-        self.attention_norm = _gain(width)
-        self.qkv = _matrix(inner + 2 * config.kv_heads * config.head_size, width)  # rows: q, then k, then v
-        self.out = _matrix(width, inner)
-        self.ffn_norm = _gain(width)
-        self.gate_up = _matrix(2 * config.ffn_size, width)  # rows: gate, then up
-        self.down = _matrix(width, config.ffn_size)
+        keys = config.kv_heads * config.head_size
+        self.attention_norm = _gain(config)
+        self.qkv = _matrix(config, inner + 2 * keys, width)  # rows: q, then k, then v
+        self.out = _matrix(config, width, inner)
+        self.ffn_norm = _gain(config)
+        self.gate_up = _matrix(config, 2 * config.ffn_size, width)  # rows: gate, then up
+        self.down = _matrix(config, width, config.ffn_size)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
         """``x``: [B, T, W] -> [B, T, W]."""
@@ -73,24 +76,50 @@ class Layer(nn.Module):
 class TinyGPT(nn.Module):
     """Embedding, layers, norm, output matrix. Weights are drawn from ``config.seed``, no download.
 
+    ``draw`` False leaves them as the memory was, for a caller that fills them (``from_pretrained``).
     Also the engine's ``Model``: ``new_cache``, ``next_logits``, ``sample``.
     """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig = REFERENCE) -> None:
+    def __init__(self, config: ModelConfig = REFERENCE, *, draw: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.width))
+        dtype = getattr(torch, config.dtype)
+        self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.width, dtype=dtype))
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
-        self.norm = _gain(config.width)
-        self.output = self.embedding if config.tied_output else _matrix(config.vocab_size, config.width)
+        self.norm = _gain(config)
+        self.output = self.embedding
+        if not config.tied_output:
+            self.output = _matrix(config, config.vocab_size, config.width)
         cos, sin = rotary_tables(config)  # [context, D] each
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        self._draw_weights()
-        self.to(getattr(torch, config.dtype)).requires_grad_(False).eval()
+        if draw:
+            self._draw_weights()
+        self.to(dtype).requires_grad_(False).eval()  # the tables; weights have their type from birth
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | PathLike[str], *, dtype: str | None = None, device: torch.device | str = "cpu"
+    ) -> TinyGPT:
+        """A Llama checkpoint in Hugging Face's format: a folder, or a hub name where there is a network.
+
+        ``dtype`` None keeps the checkpoint's own. Raises ``PretrainedError``, in one line.
+        """
+        from servelib.model.pretrained import load_model  # here: it imports this module
+
+        return load_model(source, dtype=dtype, device=device)
+
+    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+        """Write config and weights as ``from_pretrained``, and others who read Llama, take them.
+
+        Raises ``PretrainedError`` when the folder cannot be written.
+        """
+        from servelib.model.pretrained import save_model
+
+        save_model(self, folder)
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> tuple[Tensor, KVCache | None]:
@@ -161,8 +190,10 @@ QK_GAIN = 2.0
 
 def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines, [context, D] each, in float32; see ``rotate``."""
-    half = torch.arange(0, config.head_size, 2, dtype=torch.float64) / config.head_size  # [D/2]
-    angles = torch.outer(torch.arange(config.context, dtype=torch.float64), config.rope_theta**-half)
+    # On the CPU wherever the model goes: not every accelerator has float64.
+    half = torch.arange(0, config.head_size, 2, dtype=torch.float64, device="cpu") / config.head_size  # [D/2]
+    turns = stretched(config.rope_theta**-half, config.rope_scaling)  # radians a token
+    angles = torch.outer(torch.arange(config.context, dtype=torch.float64, device="cpu"), turns)
     cos, sin = angles.cos(), angles.sin()  # [context, D/2]
     return torch.cat((cos, cos), -1).float(), torch.cat((-sin, sin), -1).float()
 
@@ -176,11 +207,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def _matrix(rows: int, columns: int) -> nn.Parameter:
+def _matrix(config: ModelConfig, rows: int, columns: int) -> nn.Parameter:
     # [out, in] like everyone's, but laid out column by column in memory: one token's product then
     # streams the weights in order, a third faster on CPUs; larger batches hardly notice.
-    return nn.Parameter(torch.empty(columns, rows).t())
+    return nn.Parameter(torch.empty(columns, rows, dtype=getattr(torch, config.dtype)).t())
 
 
-def _gain(width: int) -> nn.Parameter:
-    return nn.Parameter(torch.ones(width))
+def _gain(config: ModelConfig) -> nn.Parameter:
+    return nn.Parameter(torch.ones(config.width, dtype=getattr(torch, config.dtype)))
