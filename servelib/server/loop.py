@@ -2,7 +2,7 @@
 
 An engine may be used by one thread at a time, and a step may take long; a web server must never
 wait. So one thread owns the engine. Requests and aborts reach it through a queue; outputs go back to
-each caller's own mailbox, one hand-over a step for all of them.
+the event loop, one hand-over a step for all of them, and there to each caller's own mailbox.
 """
 
 from __future__ import annotations
@@ -11,67 +11,31 @@ import asyncio
 import logging
 import queue
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from servelib.clock import Clock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.request import Request, StepOutput
+from servelib.server.ledger import Ledger, Outcome
+from servelib.server.mailbox import Mailbox
+from servelib.server.metrics import Metrics
+from servelib.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
+
+SHUTTING_DOWN = "the server is shutting down"
+AHEAD = 2
+"""Steps whose outputs may be on their way to their readers while the engine runs the next one."""
 
 
 class EngineStoppedError(RuntimeError):
     """The engine no longer serves: it failed, or the server is going down."""
 
 
-class Mailbox:
-    """The outputs of requests submitted together, each up to its last one. Belongs to the event loop.
-
-    ``async for outputs in mailbox`` gives lists, never empty: everything that has come since the last
-    look, so that a reader who was held up catches up in one turn. It never holds more than the requests
-    may generate: a slow reader costs a bounded amount and slows nobody else.
-    """
-
-    __slots__ = ("_failure", "_open", "_outputs", "_waiter")
-
-    def __init__(self, requests: int = 1) -> None:
-        self._open = requests  # how many have not had their last output taken
-        self._outputs: list[StepOutput] = []
-        self._failure: Exception | None = None  # raised after the outputs that came before it
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: StepOutput | Exception) -> None:
-        """Add an output, or the reason why there will be none. Event loop only."""
-        if isinstance(item, Exception):
-            self._failure = item
-        else:
-            self._outputs.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __aiter__(self) -> Mailbox:
-        return self
-
-    async def __anext__(self) -> list[StepOutput]:
-        if self._open <= 0:
-            raise StopAsyncIteration
-        while not self._outputs:
-            if self._failure is not None:
-                self._open = 0
-                raise self._failure
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        outputs, self._outputs = self._outputs, []
-        self._open -= sum(output.finish_reason is not None for output in outputs)
-        return outputs
-
-
 @dataclass(frozen=True, slots=True)
 class _Submit:
     requests: tuple[Request, ...]
-    mailbox: Mailbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +46,49 @@ class _Abort:
 class EngineLoop:
     """Runs an engine in a thread for callers on one event loop.
 
-    ``start`` and ``submit`` are called on that event loop, the rest from anywhere. If ``step`` itself
-    raises, the engine is dead: every mailbox in use raises ``EngineStoppedError``, ``failure`` says
+    ``begin_stop``, ``stop`` and ``failure`` are for any thread, the rest for that event loop. If ``step``
+    itself raises, the engine is dead: every mailbox in use raises ``EngineStoppedError``, ``failure`` says
     why, and ``submit`` refuses.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        settings: ServerSettings | None = None,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        settings = settings or ServerSettings()
+        self.metrics = metrics or Metrics()
         self._engine = engine
+        self._clock = clock or WallClock()
+        self._ledger = Ledger(
+            max_waiting=settings.max_waiting,
+            timeout=settings.request_timeout,
+            clock=self._clock,
+            observer=self.metrics,
+            on_timeout=lambda request_id: self._commands.put(_Abort(request_id)),
+        )
+        self.metrics.watch(running=lambda: self._ledger.running, waiting=lambda: self._ledger.waiting)
         self._commands: queue.SimpleQueue[_Submit | _Abort | None] = queue.SimpleQueue()
-        self._mailboxes: dict[str, Mailbox] = {}  # of live requests; touched by the engine thread only
+        self._held: set[str] = set()  # what the engine has been given; the engine's thread only
         self._thread: threading.Thread | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()  # so that no command slips in behind the last look at the queue
+        self._turns = threading.Semaphore(AHEAD)
         self._closed: str | None = "the engine has not been started"
+        self._draining = False
 
     @property
     def failure(self) -> str | None:
-        """Why no request can be served now, or None when all is well."""
+        """Why the engine cannot serve, or None when all is well."""
         return self._closed
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why a request that came now would be refused (full queue aside), or None."""
+        return self._closed or (SHUTTING_DOWN if self._draining else None)
 
     def start(self) -> None:
         """Start the thread; outputs are delivered on the running event loop."""
@@ -110,9 +99,19 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._run, name="servelib-engine", daemon=True)
         self._thread.start()
 
+    def drain(self) -> None:
+        """Take no more requests; those in flight go on."""
+        self._draining = True
+
+    async def until_idle(self) -> None:
+        """Return when no request is in flight."""
+        await self._ledger.until_idle()
+
     def begin_stop(self) -> None:
-        """Ask the thread to end after the step under way; does not wait. From any thread."""
+        """End requests in flight with an error now, and the thread after its step; does not wait."""
         self._commands.put(None)
+        self._turns.release()  # it may be waiting for readers, and the event loop for it
+        self._call_soon(self._end_all, SHUTTING_DOWN)
 
     def stop(self, timeout: float | None = None) -> None:
         """End requests in flight with an error, then the thread. Waits for the step under way.
@@ -125,29 +124,36 @@ class EngineLoop:
             if self._thread.is_alive():
                 raise TimeoutError(f"the engine is still inside a step after {timeout} s")
 
-    def submit(self, *requests: Request) -> Mailbox:
+    def submit(self, *requests: Request, arrived: float | None = None) -> Mailbox:
         """Queue requests that stand or fall together; their outputs come to one mailbox.
 
-        If the engine refuses one of them, none is served. The mailbox raises what ``add_request``
-        raised, or ``EngineStoppedError`` if the engine dies or the server stops before the last
-        output. Raises ``EngineStoppedError``.
+        ``arrived``: when they reached the server, on its clock; now by default. If the engine refuses
+        one of them, none is served. The mailbox raises what ``add_request`` raised,
+        ``RequestTimeoutError``, or ``EngineStoppedError`` if the engine dies or the server stops before
+        the last output. Raises ``EngineStoppedError``, ``QueueFullError`` or ``InvalidRequestError``.
         """
         mailbox = Mailbox(len(requests))
         with self._lock:
-            if self._closed is not None:
-                raise EngineStoppedError(self._closed)
-            self._commands.put(_Submit(requests, mailbox))
+            reason = self.not_ready
+            if reason is not None:
+                raise EngineStoppedError(reason)
+            mailbox.lives = self._ledger.admit(requests, mailbox, arrived)
+            self._commands.put(_Submit(requests))
         return mailbox
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, outcome: Outcome = Outcome.ABORT) -> None:
         """Drop a request before the next step. An unknown or finished id has no effect."""
-        self._commands.put(_Abort(request_id))
+        if self._ledger.end(request_id, outcome):
+            self._commands.put(_Abort(request_id))
 
     def _run(self) -> None:
-        reason = "the server is shutting down"
+        reason = SHUTTING_DOWN
         try:
             while self._take_commands():
-                self._hand_over(self._engine.step())
+                began = self._clock.now()
+                outputs = self._engine.step()
+                if outputs:
+                    self._hand_over(outputs, began, self._clock.now())
         except BaseException as error:  # whatever it is, the engine can no longer be trusted
             logger.exception("the engine died")
             reason = f"the engine died ({type(error).__name__})"
@@ -164,12 +170,12 @@ class EngineLoop:
             if command is None:
                 return False
             if isinstance(command, _Abort):
-                self._mailboxes.pop(command.request_id, None)
+                self._held.discard(command.request_id)
                 self._engine.abort(command.request_id)
             else:
-                self._add(command.requests, command.mailbox)
+                self._add(command.requests)
 
-    def _add(self, requests: tuple[Request, ...], mailbox: Mailbox) -> None:
+    def _add(self, requests: tuple[Request, ...]) -> None:
         added: list[str] = []
         try:
             for request in requests:
@@ -178,47 +184,48 @@ class EngineLoop:
         except Exception as error:  # a refusal concerns these requests alone
             for request_id in added:
                 self._engine.abort(request_id)
-            self._deliver([(mailbox, error)])
+            self._call_soon(self._refuse, requests, error)
         else:
-            self._mailboxes.update(dict.fromkeys(added, mailbox))
+            self._held.update(added)
 
-    def _hand_over(self, outputs: list[StepOutput]) -> None:
-        mail: list[tuple[Mailbox, StepOutput | Exception]] = []
+    def _hand_over(self, outputs: Sequence[StepOutput], began: float, ended: float) -> None:
+        # The readers share this interpreter: an engine that never waited for them would starve them.
+        self._turns.acquire()
         for output in outputs:
-            mailbox = self._mailboxes.get(output.request_id)
-            if mailbox is None:  # aborted meanwhile
-                continue
             if output.finish_reason is not None:
-                del self._mailboxes[output.request_id]
-            mail.append((mailbox, output))
-        self._deliver(mail)
-
-    def _deliver(self, mail: list[tuple[Mailbox, StepOutput | Exception]]) -> None:
-        if not mail or self._event_loop is None:
-            return
-        try:
-            self._event_loop.call_soon_threadsafe(_put_all, mail)
-        except RuntimeError:  # the event loop is closed: nobody is left to read
-            logger.warning("%d outputs had no reader", len(mail))
+                self._held.discard(output.request_id)
+        self._call_soon(self._deliver, outputs, began, ended)
 
     def _close(self, reason: str) -> None:
         """Refuse from now on, and leave neither a caller waiting nor a request in the engine."""
         with self._lock:
             self._closed = reason
-        while not self._commands.empty():
-            command = self._commands.get()
-            if isinstance(command, _Submit):
-                ids = [request.request_id for request in command.requests]
-                self._mailboxes.update(dict.fromkeys(ids, command.mailbox))
-        live, self._mailboxes = self._mailboxes, {}
-        self._deliver([(mailbox, EngineStoppedError(reason)) for mailbox in set(live.values())])
-        for request_id in live:
+        self._call_soon(self._end_all, reason)
+        for request_id in self._held:
             try:
                 self._engine.abort(request_id)
             except Exception:  # a broken engine may fail here too; the others still get their turn
                 logger.exception("abort of %s failed", request_id)
+        self._held.clear()
 
+    def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
+        if self._event_loop is None:
+            return
+        try:
+            self._event_loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the event loop is closed: nobody is left to read
+            logger.debug("the event loop is closed")
 
-def _put_all(mail: list[tuple[Mailbox, StepOutput | Exception]]) -> None:
-    for mailbox, item in mail:
-        mailbox.put(item)
+    # On the event loop:
+
+    def _deliver(self, outputs: Sequence[StepOutput], began: float, ended: float) -> None:
+        self._ledger.deliver(outputs, began, ended)
+        # Behind the readers who were just woken: they have had their turn when this one comes.
+        asyncio.get_running_loop().call_soon(self._turns.release)
+
+    def _refuse(self, requests: tuple[Request, ...], error: Exception) -> None:
+        for request in requests:
+            self._ledger.end(request.request_id, Outcome.REFUSED, error)
+
+    def _end_all(self, reason: str) -> None:
+        self._ledger.end_all(EngineStoppedError(reason))
