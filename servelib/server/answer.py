@@ -12,10 +12,9 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from servelib.clock import Clock
-from servelib.request import Request
 from servelib.server.errors import error_body
 from servelib.server.loop import EngineLoop, EngineStoppedError
-from servelib.server.stream import Fragment, fragments, joined
+from servelib.server.stream import Choice, Fragment, fragments, joined
 from servelib.server.wire import Format
 from servelib.spans import SpanLog, Stage, timed
 from servelib.text.tokenizer import Tokenizer
@@ -31,11 +30,12 @@ SSE_HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that was accepted, and how to serve and write it."""
+    """A call that was accepted, its choices, and how to serve and write them."""
 
     loop: EngineLoop
     tokenizer: Tokenizer
-    request: Request
+    request_id: str
+    choices: tuple[Choice, ...]
     format: Format
     stream: bool
     spans: SpanLog | None
@@ -61,10 +61,13 @@ class Answer(Response):
 
     async def _write_whole(self, send: Send) -> None:
         job = self._job
-        async with aclosing(self._fragments()) as parts:
-            whole = joined([part async for part in parts])
-        with timed(job.spans, job.clock, job.request.request_id, Stage.STREAM):
-            body = job.format.whole(whole)
+        parts: list[list[Fragment]] = [[] for _ in job.choices]
+        async with aclosing(self._fragments()) as turns:
+            async for made in turns:
+                for fragment in made:
+                    parts[fragment.index].append(fragment)
+        with timed(job.spans, job.clock, job.request_id, Stage.STREAM):
+            body = job.format.whole([joined(of_one) for of_one in parts])
             length = str(len(body)).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", length)]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -72,29 +75,34 @@ class Answer(Response):
 
     async def _write_stream(self, send: Send) -> None:
         job = self._job
-        begun = False
+        write = job.format.events
+        begun, left, generated = False, len(job.choices), 0
         try:
-            async with aclosing(self._fragments()) as parts:
-                async for part in parts:
-                    with timed(job.spans, job.clock, job.request.request_id, Stage.STREAM):
-                        events = job.format.events(part)
+            async with aclosing(self._fragments()) as turns:
+                async for made in turns:
+                    with timed(job.spans, job.clock, job.request_id, Stage.STREAM):
+                        events = [write(fragment) for fragment in made]  # one send carries them all
+                        ends = [part.generated for part in made if part.finish_reason is not None]
+                        left, generated = left - len(ends), generated + sum(ends)
+                        if not left:
+                            events.append(job.format.end(generated))
                         if not begun:
                             begun = True
                             await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
-                        more = part.finish_reason is None
-                        await send({"type": "http.response.body", "body": events, "more_body": more})
+                        body = b"".join(events)
+                        await send({"type": "http.response.body", "body": body, "more_body": left > 0})
         except Exception as error:
             if not begun:
                 raise
             # A stop or a death of the engine concerns every stream and is logged where it happens.
             level = logging.INFO if isinstance(error, EngineStoppedError) else logging.ERROR
-            logger.log(level, "%s failed mid-stream: %s", job.request.request_id, error)
+            logger.log(level, "%s failed mid-stream: %s", job.request_id, error)
             event = b"data: " + error_body(error)[1] + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
-    def _fragments(self) -> AsyncGenerator[Fragment, None]:
+    def _fragments(self) -> AsyncGenerator[list[Fragment], None]:
         job = self._job
-        return fragments(job.loop, job.tokenizer, job.request, spans=job.spans, clock=job.clock)
+        return fragments(job.loop, job.tokenizer, job.choices, spans=job.spans, clock=job.clock)
 
 
 async def unless_hung_up(receive: Receive, work: Coroutine[None, None, None]) -> None:

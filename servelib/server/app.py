@@ -12,14 +12,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from servelib import request as core
 from servelib.clock import Clock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.server.answer import Answer, Job
+from servelib.server.choices import Limits, Prompt, choices_of
 from servelib.server.errors import RESPONSES, UnknownModelError, install_error_handlers
 from servelib.server.loop import EngineLoop
+from servelib.server.replies import ChatChoice, CompletionChoice, Envelope
 from servelib.server.schema import ChatBody, CompletionBody, GenerationBody, renamed_fields
-from servelib.server.wire import ChatChoice, ChatFormat, CompletionChoice, CompletionFormat, Envelope
+from servelib.server.stream import Choice
+from servelib.server.wire import ChatFormat, CompletionFormat
 from servelib.spans import Span, SpanLog, Stage, timed
 from servelib.text.chat import ChatTemplate, Message, encode_segments
 from servelib.text.tokenizer import Tokenizer
@@ -69,12 +71,10 @@ def create_app(
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue a prompt."""
         request_id = service.receive(http, "cmpl", body)
-        if isinstance(body.prompt, str):
-            prompt_ids = service.tokenize(request_id, body.prompt)
-        else:
-            prompt_ids = tuple(body.prompt)
-        request = service.request(request_id, prompt_ids, body, default_max_tokens=16)
-        return Answer(service.job(request, body, CompletionFormat))
+        prompts = [service.prompt(request_id, prompt) for prompt in body.prompts]
+        echo = service.text_of if body.echo else None
+        choices = choices_of(request_id, prompts, body, service.limits, default_max_tokens=16, echo=echo)
+        return Answer(service.job(request_id, choices, prompts, body, CompletionFormat))
 
     @app.post("/v1/chat/completions", responses={200: {"model": Envelope[ChatChoice]}, **RESPONSES})
     async def chat(body: ChatBody, http: Request) -> Response:
@@ -85,9 +85,10 @@ def create_app(
             segments = service.chat_template.render(messages)
         with timed(spans, service.clock, request_id, Stage.TOKENIZE):
             prompt_ids = encode_segments(service.tokenizer, segments)
+        prompts = [Prompt(prompt_ids)]
         with renamed_fields(prompt="messages"):
-            request = service.request(request_id, prompt_ids, body, end_ids=service.turn_end_ids)
-        return Answer(service.job(request, body, ChatFormat))
+            choices = choices_of(request_id, prompts, body, service.limits, end_ids=service.turn_end_ids)
+        return Answer(service.job(request_id, choices, prompts, body, ChatFormat))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -129,6 +130,7 @@ class Service:
                 f"tokenizer: got {tokenizer.vocab_size} tokens, must be at least {self.config.vocab_size}: "
                 f"{self.config.label} can generate that many"
             )
+        self.limits = Limits(self.config.vocab_size, self.config.context)
         self.loop = EngineLoop(engine)
         self.tokenizer = tokenizer
         self.chat_template = chat_template
@@ -156,47 +158,38 @@ class Service:
         if model_id != self.model_id:
             raise UnknownModelError(model_id, self.model_id)
 
-    def tokenize(self, request_id: str, prompt: str) -> tuple[int, ...]:
-        """Token ids of a prompt as typed."""
+    def prompt(self, request_id: str, given: str | list[int]) -> Prompt:
+        """A prompt as typed, or as the ids it was given in."""
+        if not isinstance(given, str):
+            return Prompt(tuple(given))
         with timed(self.spans, self.clock, request_id, Stage.TOKENIZE):
-            return self.tokenizer.encode(prompt)
+            return Prompt(self.tokenizer.encode(given), given)
 
-    def request(
-        self,
-        request_id: str,
-        prompt_ids: tuple[int, ...],
-        body: GenerationBody,
-        *,
-        default_max_tokens: int | None = None,
-        end_ids: tuple[int, ...] = (),
-    ) -> core.Request:
-        """The engine's request, refused now if the model could never serve it.
-
-        Without ``max_tokens`` in the body it may generate ``default_max_tokens``, and never more
-        than the context has room for.
-        """
-        context = self.config.context
-        room = max(1, context - len(prompt_ids))  # a prompt that leaves no room is refused below
-        sampling = body.sampling(default_max_tokens=min(default_max_tokens or room, room), end_ids=end_ids)
-        request = core.Request(request_id, prompt_ids, sampling)
-        with renamed_fields(max_tokens=body.token_limit[0]):
-            request.check_against(vocab_size=self.config.vocab_size, context=context)
-        return request
+    def text_of(self, prompt: Prompt) -> str:
+        """The text of a prompt whose ids are known to be in the vocabulary."""
+        return self.tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
 
     def job(
-        self, request: core.Request, body: GenerationBody, form: type[CompletionFormat] | type[ChatFormat]
+        self,
+        request_id: str,
+        choices: tuple[Choice, ...],
+        prompts: list[Prompt],
+        body: GenerationBody,
+        form: type[CompletionFormat] | type[ChatFormat],
     ) -> Job:
         """Everything that answering takes."""
         writer = form(
-            request_id=request.request_id,
+            request_id=request_id,
             created=int(time.time()),
             model=self.model_id,
             tokenizer=self.tokenizer,
-            prompt_tokens=len(request.prompt_ids),
-            logprobs=request.sampling.logprobs is not None,
+            prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
+            logprobs=body.asked_logprobs[1] is not None,
             include_usage=body.include_usage,
         )
-        return Job(self.loop, self.tokenizer, request, writer, bool(body.stream), self.spans, self.clock)
+        return Job(
+            self.loop, self.tokenizer, request_id, choices, writer, bool(body.stream), self.spans, self.clock
+        )
 
     def model_card(self) -> dict[str, Any]:
         """The model in the shape of ``/v1/models``."""

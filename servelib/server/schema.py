@@ -1,24 +1,52 @@
 """What may be asked: the bodies of ``/v1/completions`` and ``/v1/chat/completions``.
 
-Every field is honoured or refused. A field that is not here is refused with 400, because a caller
-who sets it expects it to matter. Types are strict (``"5"`` and ``5.0`` are not an integer); ``null``
-means the default; ranges are checked in one place, ``SamplingParams``. Defaults are OpenAI's:
-temperature 1, 16 tokens for a completion, the rest of the context for a chat.
+Every field is honoured or refused. A field that is not here (``user``, ``metadata``, ``tools``, ...)
+is refused with 400, because a caller who sets it expects it to matter. Types are strict (``"5"`` and
+``5.0`` are not an integer); ``null`` means the default; ranges are checked in one place,
+``SamplingParams``. Defaults are OpenAI's: temperature 1, 16 tokens for a completion, the rest of the
+context for a chat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, SkipValidation, Tag
 
 from servelib.errors import InvalidRequestError, check_int
 from servelib.request import MAX_LOGPROBS, SamplingParams
 from servelib.text.tokenizer import check_unicode
 
 MAX_STOPS = 16
+MAX_CHOICES = 128  # of one call: prompts times n
+
+
+def kind_of_prompt(prompt: object) -> str | None:
+    """Which of the four kinds of prompt this is, by its first item; None for neither."""
+    if isinstance(prompt, str):
+        return "text"
+    if not isinstance(prompt, list):
+        return None
+    first = prompt[0] if prompt else ""
+    return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "ids"
+
+
+# A list is given up at its first bad item: a million of them would be a million complaints.
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True), Tag("lists")],
+    Discriminator(
+        kind_of_prompt,
+        custom_error_type="prompt_kind",
+        custom_error_message="Must be a text, a list of texts, a list of token ids, or a list of such lists",
+    ),
+]
 
 
 class StrictModel(BaseModel):
@@ -49,9 +77,9 @@ class GenerationBody(StrictModel):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    logit_bias: dict[str, SkipValidation[float]] | None = None  # each value is checked once, later
+    stop: str | Texts | None = None
+    stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
 
@@ -66,14 +94,18 @@ class GenerationBody(StrictModel):
         return "logprobs", None
 
     @property
+    def choices_each(self) -> int:
+        """How many answers a prompt gets."""
+        return 1 if self.n is None else self.n
+
+    @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def check_supported(self) -> None:
         """Raise ``InvalidRequestError`` for what is known but not served, or does not fit together."""
-        if self.n not in (None, 1):
-            raise InvalidRequestError("n", self.n, "1: several choices a request are not supported")
+        check_int("n", self.choices_each, 1, MAX_CHOICES)
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options", "a value", "absent when stream is not true")
 
@@ -118,29 +150,49 @@ class GenerationBody(StrictModel):
     def _bias(self) -> dict[int, float]:
         bias: dict[int, float] = {}
         for key, value in (self.logit_bias or {}).items():
-            if not (key.isascii() and key.isdigit() and len(key) < 20):
+            if not (key.isascii() and key.isdigit() and len(key) < 20 and key == str(int(key))):
                 raise InvalidRequestError("logit_bias", key, 'a token id as the key, such as "65"')
             bias[int(key)] = value
         return bias
 
 
 class CompletionBody(GenerationBody):
-    """The body of ``POST /v1/completions``: one prompt, as text or as token ids."""
+    """The body of ``POST /v1/completions``: one or several prompts, as text or as token ids.
 
-    prompt: str | list[int]
+    Choices are numbered prompt by prompt: with ``n`` 2, the second prompt's are 2 and 3.
+    """
+
+    prompt: Prompt
     logprobs: int | None = None
     echo: bool | None = None
+    best_of: int | None = None
+    suffix: Literal[""] | None = None
 
     @property
     def asked_logprobs(self) -> tuple[str, int | None]:
         """A number: alternatives to show for each token."""
         return "logprobs", self.logprobs
 
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts as a list, however they were given. Raises ``InvalidRequestError``."""
+        self.check_supported()
+        given: Any = [self.prompt] if kind_of_prompt(self.prompt) in ("text", "ids") else self.prompt
+        if not given:
+            raise InvalidRequestError("prompt", given, "at least one prompt")
+        if len(given) * self.choices_each > MAX_CHOICES:
+            limit = f"at most {MAX_CHOICES} choices in all (prompts times n)"
+            raise InvalidRequestError("prompt", f"{len(given)} prompts, n {self.choices_each}", limit)
+        return list(given)
+
     def check_supported(self) -> None:
-        """Also refuses ``echo``."""
+        """Also refuses to choose among choices, and to score the prompt."""
         super().check_supported()
-        if self.echo:
-            raise InvalidRequestError("echo", self.echo, "false: the prompt is not given back")
+        if self.best_of not in (None, self.choices_each):
+            limit = f"{self.choices_each}, the same as n: every choice is given back"
+            raise InvalidRequestError("best_of", self.best_of, limit)
+        if self.echo and self.logprobs is not None:
+            raise InvalidRequestError("echo", True, "false when logprobs is set: the prompt is not scored")
 
 
 class TextPart(StrictModel):
@@ -154,7 +206,7 @@ class ChatMessage(StrictModel):
     """One turn of a conversation; its role is checked by the chat template."""
 
     role: str
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     @property
     def text(self) -> str:
@@ -167,7 +219,7 @@ class ChatMessage(StrictModel):
 class ChatBody(GenerationBody):
     """The body of ``POST /v1/chat/completions``."""
 
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -1,11 +1,12 @@
-"""One request's way from engine outputs to text: tokens, detokeniser, stop strings, fragments.
+"""The way from engine outputs to text: tokens, detokeniser, stop strings, fragments.
 
 Streaming and gathering read the same fragments, so joined fragments are the whole text.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from servelib.clock import Clock
@@ -17,14 +18,28 @@ from servelib.text.detokenizer import IncrementalDetokenizer
 from servelib.text.stops import StopMatcher
 from servelib.text.tokenizer import Tokenizer
 
+MOST_AT_ONCE = 256  # outputs turned into text in one go: some milliseconds of work
+
 
 class GenerationError(RuntimeError):
     """The engine failed on a request, or died under it."""
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers to a call: its place among them, the engine's request, and what precedes it.
+
+    ``echo`` is text of the prompt that is given back in front of the answer.
+    """
+
+    index: int
+    request: Request
+    echo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Fragment:
-    """Text that is final, the tokens it was made of, and on the last one why the request ended.
+    """Text that is final, the tokens it was made of, and on the last one why the choice ended.
 
     ``offsets`` says where in the whole text each token begins. ``generated`` counts all tokens so
     far, also those that print nothing.
@@ -35,18 +50,20 @@ class Fragment:
     offsets: tuple[int, ...]
     generated: int
     finish_reason: FinishReason | None = None
+    index: int = 0
 
 
 class TextStream:
-    """Turns the outputs of one request into fragments; knows no engine and no socket.
+    """Turns the outputs of one choice into fragments; knows no engine and no socket.
 
     A text ends at an end token (which prints nothing), before a stop string, or with the budget.
     Tokens count up to the one that completed the end, however many came in one output.
     """
 
-    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+    def __init__(self, tokenizer: Tokenizer, choice: Choice) -> None:
+        self._index = choice.index
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._stops = StopMatcher(request.sampling.stop)
+        self._stops = StopMatcher(choice.request.sampling.stop)
         self._unsent: list[tuple[int, SampledToken]] = []  # (where its text begins, token)
         self._decoded = 0  # characters made so far
         self._sent = 0  # characters given out so far
@@ -92,40 +109,60 @@ class TextStream:
             tuple(at for at, _ in ready),
             self._generated,
             reason,
+            self._index,
         )
 
 
-def joined(parts: list[Fragment]) -> Fragment:
-    """All fragments of a request as one."""
+def joined(parts: Sequence[Fragment]) -> Fragment:
+    """All fragments of a choice as one."""
     return Fragment(
         "".join(part.text for part in parts),
         tuple(token for part in parts for token in part.tokens),
         tuple(at for part in parts for at in part.offsets),
         parts[-1].generated,
         parts[-1].finish_reason,
+        parts[-1].index,
     )
 
 
 async def fragments(
-    loop: EngineLoop, tokenizer: Tokenizer, request: Request, *, spans: SpanLog | None, clock: Clock
-) -> AsyncGenerator[Fragment, None]:
-    """Serve a request. However the reader leaves, the engine is told that the request is over.
+    loop: EngineLoop, tokenizer: Tokenizer, choices: Sequence[Choice], *, spans: SpanLog | None, clock: Clock
+) -> AsyncGenerator[list[Fragment], None]:
+    """Serve the choices of one call; each turn gives the fragments of all outputs that have come.
 
-    Raises ``EngineStoppedError``, ``GenerationError``, or the engine's ``InvalidRequestError``.
+    However the reader leaves, the engine is told that every choice is over. Raises
+    ``EngineStoppedError``, ``GenerationError``, or the engine's ``InvalidRequestError``.
     """
-    stream = TextStream(tokenizer, request)
-    mailbox = loop.submit(request)
+    live = {choice.request.request_id: TextStream(tokenizer, choice) for choice in choices}
+    echoes = {choice.request.request_id: choice for choice in choices if choice.echo}
+    mailbox = loop.submit(*(choice.request for choice in choices))
     try:
         async for outputs in mailbox:
-            for output in outputs:
-                with timed(spans, clock, request.request_id, Stage.DETOKENIZE):
-                    fragment = stream.push(output)
-                if fragment is None:
-                    continue
-                if fragment.finish_reason is not None:
-                    loop.abort(request.request_id)  # a stop string: not a token more while this is sent
-                yield fragment
-                if fragment.finish_reason is not None:
-                    return
+            for start in range(0, len(outputs), MOST_AT_ONCE):
+                if start:
+                    await asyncio.sleep(0)  # a reader far behind must not hold up the others
+                made: list[Fragment] = []
+                for output in outputs[start : start + MOST_AT_ONCE]:
+                    request_id = output.request_id
+                    stream = live.get(request_id)
+                    if stream is None:  # it ended at a stop string, and this came after
+                        continue
+                    if echoes and request_id in echoes:
+                        choice = echoes.pop(request_id)
+                        made.append(Fragment(choice.echo, (), (), 0, index=choice.index))
+                    with timed(spans, clock, request_id, Stage.DETOKENIZE):
+                        fragment = stream.push(output)
+                    if fragment is None:
+                        continue
+                    made.append(fragment)
+                    if fragment.finish_reason is not None:
+                        del live[request_id]
+                        if output.finish_reason is None:
+                            loop.abort(request_id)  # a stop string: not a token more while this is sent
+                if made:
+                    yield made
+            if not live:
+                return
     finally:
-        loop.abort(request.request_id)
+        for request_id in live:
+            loop.abort(request_id)

@@ -1,119 +1,65 @@
-"""What goes out: OpenAI's response shapes, whole and as server-sent events.
+"""What goes out: fragments written in OpenAI's two dialects, whole and as server-sent events.
 
-``CompletionFormat`` and ``ChatFormat`` write the same fragments in the two dialects.
+A whole answer is one of ``servelib.server.replies``' models. A chunk is written once a token, so it is
+put together from text prepared once a call, with only the new text encoded; its bytes mean exactly what
+the models would have written.
 """
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, Protocol, TypeVar
-
-from pydantic import BaseModel
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from servelib.request import FinishReason, SampledToken
+from servelib.server.replies import (
+    AssistantText,
+    ChatChoice,
+    ChatLogprobs,
+    CompletionChoice,
+    CompletionLogprobs,
+    Envelope,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 from servelib.server.stream import Fragment
 from servelib.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # JSON has no infinity; OpenAI writes this
+DONE = b"data: [DONE]\n\n"
 
-
-class Usage(BaseModel):
-    """Tokens of one request. ``completion_tokens`` counts all that were generated for its text."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class CompletionLogprobs(BaseModel):
-    """One entry a token of the text, in four columns."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-
-
-class CompletionChoice(BaseModel):
-    """The text, or a piece of it."""
-
-    index: int = 0
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-
-
-class TopLogprob(BaseModel):
-    """A token that could have been chosen."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None
-
-
-class TokenLogprob(TopLogprob):
-    """A token that was chosen."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(BaseModel):
-    """One entry a token of the text."""
-
-    content: list[TokenLogprob]
-
-
-class AssistantText(BaseModel):
-    """The assistant's message, or in a stream what is new of it."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str = ""
-
-
-class ChatChoice(BaseModel):
-    """A whole answer."""
-
-    index: int = 0
-    message: AssistantText
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-
-
-class ChatChunkChoice(BaseModel):
-    """A piece of an answer."""
-
-    index: int = 0
-    delta: AssistantText
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-
-
-Choice = TypeVar("Choice", bound=BaseModel)
-
-
-class Envelope(BaseModel, Generic[Choice]):
-    """What every response and chunk has around its choices. The id is that of the request's spans."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | None = None
+_encode = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":")
+).encode  # json.dumps makes a new encoder each time
+_REASONS = {None: "null"} | {reason: _encode(reason.value) for reason in FinishReason}
 
 
 class Format(Protocol):
-    """Writes one request's fragments."""
+    """Writes one call's fragments."""
 
     def events(self, fragment: Fragment) -> bytes:
-        """The server-sent events of the next fragment; after the last one also the end mark."""
+        """The server-sent events of the next fragment of one of the choices."""
         ...
 
-    def whole(self, fragment: Fragment) -> bytes:
-        """The JSON body for a request whose fragments were joined into one."""
+    def end(self, generated: int) -> bytes:
+        """The last events, when every choice has ended: usage if it was asked for, and the end mark.
+
+        ``generated`` counts the tokens of all choices.
+        """
+        ...
+
+    def whole(self, choices: Sequence[Fragment]) -> bytes:
+        """The JSON body for choices whose fragments were joined, in order of index."""
         ...
 
 
-class _Shared:
+class _Writer:
+    """What the dialects share. ``prompt_tokens`` are counted once a prompt, whatever ``n`` is."""
+
+    kind: str  # what a whole answer calls itself
+    chunk_kind: str  # what a chunk of a stream calls itself
+
     def __init__(
         self, *, request_id: str, created: int, model: str, tokenizer: Tokenizer, prompt_tokens: int,
         logprobs: bool, include_usage: bool,
@@ -123,45 +69,50 @@ class _Shared:
         self._prompt_tokens = prompt_tokens
         self._logprobs = logprobs
         self._include_usage = include_usage
+        head = {"id": request_id, "object": self.chunk_kind, "created": created, "model": model}
+        self._before = f'data: {_encode(head)[:-1]},"choices":['
+        self._after = '],"usage":null}\n\n' if include_usage else "]}\n\n"
+
+    def end(self, generated: int) -> bytes:
+        """See ``Format``."""
+        if not self._include_usage:
+            return DONE
+        usage = self._usage(generated).model_dump_json()
+        return f'{self._before}],"usage":{usage}}}\n\n'.encode() + DONE
+
+    def _event(self, choice: str) -> bytes:
+        return f"{self._before}{choice}{self._after}".encode()
+
+    def _body(self, choices: list[Any], answers: Sequence[Fragment]) -> bytes:
+        usage = self._usage(sum(answer.generated for answer in answers))
+        body = Envelope[Any](**self._head, object=self.kind, choices=choices, usage=usage)
+        return body.model_dump_json().encode()
 
     def _usage(self, generated: int) -> Usage:
         total = self._prompt_tokens + generated
         return Usage(prompt_tokens=self._prompt_tokens, completion_tokens=generated, total_tokens=total)
 
-    def _event(self, kind: type[Envelope[Any]], name: str, choices: list[Any]) -> bytes:
-        chunk = kind(**self._head, object=name, choices=choices)
-        if self._include_usage:
-            chunk.usage = None  # set, so that it is written: null in every chunk but the last
-        return _event(chunk.model_dump_json(exclude_unset=True))
 
-    def _end(self, kind: type[Envelope[Any]], name: str, generated: int) -> bytes:
-        end = b"data: [DONE]\n\n"
-        if not self._include_usage:
-            return end
-        chunk = kind(**self._head, object=name, choices=[], usage=self._usage(generated))
-        return _event(chunk.model_dump_json(exclude_unset=True)) + end
-
-
-class CompletionFormat(_Shared):
+class CompletionFormat(_Writer):
     """The dialect of ``/v1/completions``."""
+
+    kind = chunk_kind = "text_completion"
 
     def events(self, fragment: Fragment) -> bytes:
         """See ``Format``."""
-        kind, name = Envelope[CompletionChoice], "text_completion"
-        written = self._event(kind, name, [self._choice(fragment)])
-        if fragment.finish_reason is not None:
-            written += self._end(kind, name, fragment.generated)
-        return written
+        logprobs = self._columns(fragment).model_dump_json() if self._logprobs else "null"
+        return self._event(
+            f'{{"index":{fragment.index},"text":{_encode(fragment.text)},'
+            f'"logprobs":{logprobs},"finish_reason":{_REASONS[fragment.finish_reason]}}}'
+        )
 
-    def whole(self, fragment: Fragment) -> bytes:
+    def whole(self, choices: Sequence[Fragment]) -> bytes:
         """See ``Format``."""
-        kind, usage = Envelope[CompletionChoice], self._usage(fragment.generated)
-        body = kind(**self._head, object="text_completion", choices=[self._choice(fragment)], usage=usage)
-        return body.model_dump_json().encode()
+        return self._body([self._choice(fragment) for fragment in choices], choices)
 
     def _choice(self, fragment: Fragment) -> CompletionChoice:
         return CompletionChoice(
-            index=0,
+            index=fragment.index,
             text=fragment.text,
             logprobs=self._columns(fragment) if self._logprobs else None,
             finish_reason=_reason(fragment.finish_reason),
@@ -181,44 +132,47 @@ class CompletionFormat(_Shared):
         )
 
 
-class ChatFormat(_Shared):
+class ChatFormat(_Writer):
     """The dialect of ``/v1/chat/completions``."""
 
-    _begun = False
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._begun: set[int] = set()  # the choices whose role has been said
 
     def events(self, fragment: Fragment) -> bytes:
         """See ``Format``. The role travels in a chunk of its own, before the first text."""
-        written = b""
-        if not self._begun:
-            self._begun = True
-            written += self._chunk(AssistantText(role="assistant", content=""))
+        index, written = fragment.index, b""
+        if index not in self._begun:
+            self._begun.add(index)
+            written = self._chunk(index, '{"role":"assistant","content":""}')
         if fragment.text or (self._logprobs and fragment.tokens):
-            delta = AssistantText.model_construct({"content"}, content=fragment.text)
-            written += self._chunk(delta, self._content(fragment))
+            logprobs = self._content(fragment).model_dump_json() if self._logprobs else "null"
+            written += self._chunk(index, f'{{"content":{_encode(fragment.text)}}}', logprobs)
         if fragment.finish_reason is not None:
-            written += self._chunk(AssistantText.model_construct(set()), None, fragment.finish_reason)
-            written += self._end(Envelope[ChatChunkChoice], "chat.completion.chunk", fragment.generated)
+            written += self._chunk(index, "{}", reason=_REASONS[fragment.finish_reason])
         return written
 
-    def whole(self, fragment: Fragment) -> bytes:
+    def whole(self, choices: Sequence[Fragment]) -> bytes:
         """See ``Format``."""
-        choice = ChatChoice(
+        return self._body([self._choice(fragment) for fragment in choices], choices)
+
+    def _chunk(self, index: int, delta: str, logprobs: str = "null", reason: str = "null") -> bytes:
+        return self._event(
+            f'{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{reason}}}'
+        )
+
+    def _choice(self, fragment: Fragment) -> ChatChoice:
+        return ChatChoice(
+            index=fragment.index,
             message=AssistantText(content=fragment.text),
-            logprobs=self._content(fragment),
+            logprobs=self._content(fragment) if self._logprobs else None,
             finish_reason=_reason(fragment.finish_reason),
         )
-        kind, usage = Envelope[ChatChoice], self._usage(fragment.generated)
-        body = kind(**self._head, object="chat.completion", choices=[choice], usage=usage)
-        return body.model_dump_json().encode()
 
-    def _chunk(
-        self, delta: AssistantText, logprobs: ChatLogprobs | None = None, reason: FinishReason | None = None
-    ) -> bytes:
-        choice = ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, finish_reason=_reason(reason))
-        return self._event(Envelope[ChatChunkChoice], "chat.completion.chunk", [choice])
-
-    def _content(self, fragment: Fragment) -> ChatLogprobs | None:
-        return ChatLogprobs(content=[self._token(t) for t in fragment.tokens]) if self._logprobs else None
+    def _content(self, fragment: Fragment) -> ChatLogprobs:
+        return ChatLogprobs(content=[self._token(token) for token in fragment.tokens])
 
     def _token(self, token: SampledToken) -> TokenLogprob:
         top = [TopLogprob(**self._spelled(id_, logprob)) for id_, logprob in token.top]
@@ -228,10 +182,6 @@ class ChatFormat(_Shared):
         raw = self._tokenizer.token_bytes(token_id)
         text = self._tokenizer.token_text(token_id)
         return {"token": text, "logprob": _finite(logprob), "bytes": list(raw) or None}
-
-
-def _event(data: str) -> bytes:
-    return f"data: {data}\n\n".encode()
 
 
 def _reason(reason: FinishReason | None) -> str | None:

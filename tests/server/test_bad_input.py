@@ -54,7 +54,6 @@ shared = [
     ("stop_token_ids", 5),
     ("ignore_eos", 1),
     ("n", 0),
-    ("n", 2),
     ("n", 1000),
     ("stream", "yes"),
     ("stream_options", {"include_usage": True}),
@@ -68,8 +67,6 @@ completion = [
     ("prompt", ""),
     ("prompt", []),
     ("prompt", [""]),
-    ("prompt", ["a", "b"]),
-    ("prompt", [[1], [2]]),
     ("prompt", None),
     ("prompt", 5),
     ("prompt", [260]),
@@ -83,7 +80,6 @@ completion = [
     ("logprobs", 21),
     ("logprobs", -1),
     ("logprobs", True),
-    ("echo", True),
     ("suffix", "x"),
 ]
 chat = [

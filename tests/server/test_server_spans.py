@@ -4,7 +4,7 @@ import itertools
 import time
 
 import pytest
-from serving import CHAT, COMPLETION, ids, serving
+from serving import CHAT, COMPLETION, eventually, ids, serving
 
 from servelib.spans import Stage
 
@@ -13,7 +13,18 @@ ONCE = [Stage.RECEIVE, Stage.TEMPLATE, Stage.TOKENIZE, Stage.QUEUE, Stage.PREFIL
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_all_nine_stages_of_a_chat(stream):
-    with serving(ids("abc")) as served:
+    log = None
+
+    def script(state):
+        """Gives no token before the one before it was written: else one write may carry several."""
+        done = len(state.output_ids)
+        assert not stream or eventually(
+            lambda: sum(s.stage is Stage.STREAM for s in log.spans()) == done  # one a write
+        )
+        return ids("abc")[done]
+
+    with serving(script) as served:
+        log = served.log
         before = time.perf_counter()
         if stream:
             chunks = list(served.client.chat.completions.create(**CHAT, stream=True))

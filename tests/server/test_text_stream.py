@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servelib.request import FinishReason, Request, SampledToken, SamplingParams, StepOutput
-from servelib.server.stream import GenerationError, TextStream, joined
+from servelib.server.stream import Choice, GenerationError, TextStream, joined
 from servelib.text.tokenizer import load_tokenizer
 
 tokenizer = load_tokenizer()
@@ -23,7 +23,7 @@ def outputs(ids, cuts, reason):
 
 
 def fragments_of(parts, stop=()):
-    stream = TextStream(tokenizer, Request("r", (1,), SamplingParams(stop=tuple(stop))))
+    stream = TextStream(tokenizer, Choice(0, Request("r", (1,), SamplingParams(stop=tuple(stop)))))
     made = []
     for part in parts:
         fragment = stream.push(part)
