@@ -49,6 +49,11 @@ class Batch:
         return sum(len(row.ids) for row in self.rows)
 
     @property
+    def sampled(self) -> int:
+        """After how many of them a token is chosen."""
+        return sum(row.samples for row in self.rows)
+
+    @property
     def sequences(self) -> list[tuple[int, int]]:
         """(new tokens, cached tokens) of each row: what a cost model asks."""
         return [(len(row.ids), row.start) for row in self.rows]

@@ -17,7 +17,7 @@ from servelib.request import Request, RequestState, SampledToken, StepOutput
 from servelib.spans import Span, SpanLog, Stage
 
 Sampler = Callable[[Any, Batch], Sequence[Sequence[SampledToken]]]
-"""Logits of a step and its batch -> the tokens of each row."""
+"""Logits of a step and its batch -> the tokens of each row. It changes no state: a row may run again."""
 
 
 class ContinuousEngine:

@@ -1,8 +1,9 @@
 """The scheduler: who runs in the next step. It decides; it computes nothing and knows no tensor.
 
 Continuous batching (Yu et al. 2022, Orca): requests join and leave at every step. ``schedule`` returns
-an explicit batch, ``commit`` takes its tokens. Decodes come first, so that nobody's stream waits for
-somebody else's prompt to be let in; then waiting requests join in arrival order, while there is room.
+an explicit batch, ``commit`` takes its tokens. Whoever runs already comes first, and a token of the
+step is kept for each of them: nobody's stream waits for somebody else's prompt. Then waiting requests
+join in arrival order, while there is room.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from servelib.request import FinishReason, RequestState, RequestStatus, SampledT
 from servelib.spans import Stage
 
 Share = Callable[[int, int, int], int]
-"""(tokens still to prefill, tokens left in this step, tokens of a whole step) -> how many to run now."""
+"""(tokens still to prefill, tokens free in this step, tokens of a whole step) -> how many to run now."""
 
 Guess = Callable[[RequestState], Sequence[int]]
 """Tokens that may come next, to be verified in one step."""
 
 
 def whole_prompts(remaining: int, left: int, most: int) -> int:
-    """A prompt runs whole, in a step with room for it. One larger than any step takes whole steps."""
+    """A prompt runs whole, in a step with room for it. One larger than any step takes whole steps, alone."""
     if remaining <= left:
         return remaining
     return most if left == most else 0
@@ -101,9 +102,11 @@ class Scheduler:
         """The rows of the next step, their memory made sure of. Empty when nobody can run."""
         rows: list[Row] = []
         left = self.limits.max_num_batched_tokens
+        later = len(self._running)  # a token is kept for each of them
         all_ran = True
         for state in list(self._running.values()):
-            row = self._grown(state, left) if state.status is RequestStatus.RUNNING else None
+            later -= 1
+            row = self._grown(state, left - later) if state.status is RequestStatus.RUNNING else None
             if row is None:
                 all_ran = False
                 continue
@@ -111,7 +114,7 @@ class Scheduler:
             left -= len(row.ids)
         # Whoever holds a place and could not run comes before whoever still waits for one.
         while all_ran and left and self._waiting and len(self._running) < self.limits.max_num_seqs:
-            row = self._admit(left)
+            row = self._admitted(left)
             if row is None:
                 break
             rows.append(row)
@@ -123,6 +126,8 @@ class Scheduler:
         outputs = []
         for row, result in zip(batch.rows, results, strict=True):
             state = row.state
+            if state.status is not RequestStatus.RUNNING:  # aborted while its step ran
+                continue
             if isinstance(result, Exception):
                 self._end(state, FinishReason.ERROR)
                 error = f"{type(result).__name__}: {result}"
@@ -155,43 +160,48 @@ class Scheduler:
         assert all(state.status is RequestStatus.RUNNING for state in self._running.values())
         self.pool.check_integrity(set(self._running))
 
-    def _row(self, state: RequestState, left: int) -> Row | None:
-        """What a request that has a place would run, given ``left`` tokens. None if that is nothing."""
+    def _next_ids(self, state: RequestState, left: int) -> tuple[Sequence[int], int]:
+        """What a request would run, given ``left`` tokens, and after how many of the last one is chosen."""
         pending = state.pending_ids
-        place, start = self.pool.place(state), state.computed
-        if state.output_ids and len(pending) == 1 and left:
+        if _decodes(state):
             room = min(left, state.request.sampling.max_tokens - len(state.output_ids)) - 1
             ids = [*pending, *self._guess(state)[:room]]
-            return Row(state, place, start, ids, len(ids), Stage.DECODE)
-        share = self._share(len(pending), left, self.limits.max_num_batched_tokens) if left else 0
-        if not share:
-            return None
-        return Row(state, place, start, pending[:share], int(share == len(pending)), Stage.PREFILL)
+            return ids, len(ids)
+        share = self._share(len(pending), left, self.limits.max_num_batched_tokens)
+        return pending[:share], int(share == len(pending))
 
     def _grown(self, state: RequestState, left: int) -> Row | None:
         """The row of a running request, its memory made sure of at the youngest's expense."""
-        row = self._row(state, left)
-        while row is not None and not self.pool.grow(state, row.start + len(row.ids)):
-            if self._preempt_youngest() is state:
+        ids, samples = self._next_ids(state, left)
+        if not ids:
+            return None
+        while not self.pool.grow(state, state.computed + len(ids)):
+            if samples > 1:  # a guess is not worth a neighbour's place
+                ids, samples = ids[:1], 1
+            elif self._preempt_youngest() is state:
                 return None
-        return row
+        return self._row(state, ids, samples)
 
-    def _admit(self, left: int) -> Row | None:
+    def _admitted(self, left: int) -> Row | None:
         """Let the head of the queue in, with its first row. None, and nothing changed, if it must wait."""
         request_id, state = next(iter(self._waiting.items()))
         held = self.pool.admit(state)
         if held is None:
             return None
         state.computed = held
-        row = self._row(state, left)
-        if row is None or not self.pool.grow(state, row.start + len(row.ids)):
+        ids, samples = self._next_ids(state, left)
+        if not ids or not self.pool.grow(state, held + len(ids)):
             state.computed = 0
             self.pool.release(state)
             return None
         del self._waiting[request_id]
         self._running[request_id] = state
         state.status = RequestStatus.RUNNING
-        return row
+        return self._row(state, ids, samples)
+
+    def _row(self, state: RequestState, ids: Sequence[int], samples: int) -> Row:
+        stage = Stage.DECODE if _decodes(state) else Stage.PREFILL
+        return Row(state, self.pool.place(state), state.computed, ids, samples, stage)
 
     def _preempt_youngest(self) -> RequestState:
         request_id, state = self._running.popitem()
@@ -210,3 +220,8 @@ class Scheduler:
         else:
             del self._waiting[request_id]
         state.finish(reason)
+
+
+def _decodes(state: RequestState) -> bool:
+    """Whether all but the newest token of a request has run: nothing is left to prefill."""
+    return bool(state.output_ids) and state.computed == state.length - 1

@@ -17,7 +17,10 @@ class Pool(Protocol):
         ...
 
     def admit(self, state: RequestState) -> int | None:
-        """Give a request a place. How many of its tokens are held there already; None if none is free."""
+        """Give a request a place; None if none is free. How many of its tokens are held there already.
+
+        At least its last token is never held: a step must run it to say what comes next.
+        """
         ...
 
     def grow(self, state: RequestState, tokens: int) -> bool:
@@ -25,7 +28,10 @@ class Pool(Protocol):
         ...
 
     def place(self, state: RequestState) -> Any:
-        """Where a request's keys and values are, in the words of the tensors that hold them."""
+        """Where a request's keys and values are, in the words of the tensors that hold them.
+
+        Asked once a step, when the room for all of the step's tokens is there.
+        """
         ...
 
     def release(self, state: RequestState) -> None:

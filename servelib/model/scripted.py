@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from servelib.engine.batch import Batch
 from servelib.model.config import ModelConfig
 from servelib.request import RequestState, SampledToken
 
@@ -20,9 +21,10 @@ SCRIPTED = ModelConfig(label="scripted (no computation)", width=2, layers=1, hea
 class ScriptedModel:
     """Emits ``script``: a list of token ids (its last one repeats), or a function of the state.
 
-    A function may raise, to test what an engine does then. Log-probabilities are 0 (certainty)
-    where they are asked for. Every call of ``next_logits`` is kept in ``calls`` as
-    (new tokens, cached tokens).
+    A function may raise, for all or for chosen requests, to test what an engine does then.
+    Log-probabilities are 0 (certainty) where they are asked for. What ran is kept as (new tokens,
+    cached tokens): every call of ``next_logits`` in ``calls``, and of ``run`` and ``run_padded``, a
+    list with an entry for each row, in ``steps``.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class ScriptedModel:
     ) -> None:
         self.config = config
         self.calls: list[tuple[int, int]] = []
+        self.steps: list[list[tuple[int, int]]] = []
         self._next = script if callable(script) else _reader_of(script)
 
     def new_cache(self) -> list[int]:
@@ -50,6 +53,26 @@ class ScriptedModel:
         if state.request.sampling.logprobs is None:
             return SampledToken(token_id)
         return SampledToken(token_id, 0.0, ((token_id, 0.0),))
+
+    def new_slots(self, slots: int, size: int) -> None:
+        """Nothing is stored, so there is no memory to have."""
+
+    def run(self, batch: Batch, cache: Any) -> None:
+        """Note the step."""
+        self.steps.append(batch.sequences)
+
+    def new_padded(self, pads: Sequence[int]) -> list[int]:
+        """A cache that only remembers how many tokens each row holds, pads included."""
+        return [0] * len(pads)
+
+    def run_padded(self, rows: Sequence[Sequence[int]], cache: Any) -> None:
+        """Note the step."""
+        self.steps.append([(len(row), held) for row, held in zip(rows, cache, strict=True)])
+        cache[:] = [held + len(row) for row, held in zip(rows, cache, strict=True)]
+
+    def sample_batch(self, logits: None, states: Sequence[RequestState]) -> list[SampledToken]:
+        """The next token of each."""
+        return [self.sample(None, state) for state in states]
 
 
 def _reader_of(script: Sequence[int]) -> Callable[[RequestState], int]:

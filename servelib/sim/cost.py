@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
 from servelib.errors import InvalidRequestError, check_float
+
+Sequences = Iterable[tuple[int, int]]
+"""(new tokens, cached tokens) of each sequence in a step."""
 
 COEFFICIENTS = ("overhead", "per_token", "per_pair", "per_cached")
 
@@ -26,10 +30,17 @@ class Cost(Protocol):
         """The time of a step that runs one sequence's ``new_tokens`` behind ``cached_tokens``."""
         ...
 
+    def seconds_of(self, batch: Sequences, *, sampled: int | None = None) -> float:
+        """The time of a step over several sequences at once.
+
+        ``sampled``: after how many tokens one is chosen. None: after the last of each sequence.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of one step: a fixed overhead, and so much for each unit of work.
+    """Seconds of one step: a fixed overhead once, and so much for each unit of work of all its sequences.
 
     ``per_token``: each new token run through the weights. ``per_pair``: each (query, key) pair of
     attention. ``per_cached``: each cached token whose keys and values are read. ``provenance`` says
@@ -48,12 +59,23 @@ class StepCost:
 
     def seconds(self, new_tokens: int, cached_tokens: int = 0) -> float:
         """The time of a step that runs ``new_tokens`` behind ``cached_tokens``."""
-        return (
-            self.overhead
-            + self.per_token * new_tokens
-            + self.per_pair * attention_pairs(new_tokens, cached_tokens)
-            + self.per_cached * cached_tokens
-        )
+        return self._seconds(new_tokens, attention_pairs(new_tokens, cached_tokens), cached_tokens)
+
+    def seconds_of(self, batch: Sequences, *, sampled: int | None = None) -> float:
+        """The time of a step over several sequences: the overhead once, the work of all.
+
+        A line does not tell sampled tokens from others. One fitted to single sequences extrapolates
+        here: a batch's tokens are charged as a prompt's are, as if they shared one product.
+        """
+        tokens, pairs, cached = 0, 0.0, 0
+        for new, behind in batch:
+            tokens += new
+            pairs += attention_pairs(new, behind)
+            cached += behind
+        return self._seconds(tokens, pairs, cached)
+
+    def _seconds(self, tokens: int, pairs: float, cached: int) -> float:
+        return self.overhead + self.per_token * tokens + self.per_pair * pairs + self.per_cached * cached
 
 
 def attention_pairs(new_tokens: int, cached_tokens: int) -> float:
@@ -71,7 +93,10 @@ def load_cost(path: Path) -> StepCost:
 
 
 def reference_cost() -> StepCost:
-    """The stored cost of the reference model, with which virtual runs are the same on any machine."""
+    """The stored cost of the reference model, with which virtual runs are the same on any machine.
+
+    Its ``provenance`` says what it was fitted to.
+    """
     name = "reference_cost.json"
     return _parse((files("servelib.sim") / name).read_text(encoding="utf-8"), name)
 

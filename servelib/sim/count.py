@@ -10,16 +10,12 @@ products is taken to stay on the chip. Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from servelib.errors import check_int
 from servelib.model.config import ModelConfig
-from servelib.sim.cost import attention_pairs
+from servelib.sim.cost import Sequences, attention_pairs
 from servelib.sim.shape import bytes_per_number, experts_of
-
-Sequences = Iterable[tuple[int, int]]
-"""(new tokens, cached tokens) of each sequence in a step."""
 
 
 @dataclass(frozen=True, slots=True)

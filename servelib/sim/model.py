@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from servelib.clock import VirtualClock
+from servelib.engine.batch import Batch
 from servelib.model.config import ModelConfig
 from servelib.request import RequestState, SampledToken
 from servelib.sim.cost import Cost
@@ -25,9 +26,9 @@ class CountingCache:
 class CostedModel:
     """Stands in for a model in virtual time: an engine runs on it unchanged.
 
-    Each ``next_logits`` advances ``clock`` by ``cost``; every sampled token is the same one, so
-    requests end by their token budget. ``caches`` counts those that were made: 0 for an engine that
-    keeps no keys and values.
+    Each step advances ``clock`` by ``cost``; every sampled token is the same one, so requests end by
+    their token budget. ``caches`` counts those that were made: 0 for an engine that keeps no keys and
+    values.
     """
 
     def __init__(self, config: ModelConfig, cost: Cost, clock: VirtualClock) -> None:
@@ -59,3 +60,26 @@ class CostedModel:
     def sample(self, logits: None, state: RequestState) -> SampledToken:
         """The one token."""
         return self._token
+
+    def new_slots(self, slots: int, size: int) -> None:
+        """Cache memory for many requests; the batch itself says what each holds."""
+        self.caches += 1
+
+    def run(self, batch: Batch, cache: Any) -> None:
+        """Charge one step over all rows of ``batch``."""
+        self._clock.advance(self.cost.seconds_of(batch.sequences, sampled=batch.sampled))
+
+    def new_padded(self, pads: Sequence[int]) -> CountingCache:
+        """An empty cache for a static batch: its rows are equally long, pads included."""
+        self.caches += 1
+        return CountingCache()
+
+    def run_padded(self, rows: Sequence[Sequence[int]], cache: Any) -> None:
+        """Charge one step over all rows, pads like any token."""
+        new = len(rows[0])
+        self._clock.advance(self.cost.seconds_of([(new, cache.length)] * len(rows)))
+        cache.length += new
+
+    def sample_batch(self, logits: None, states: Sequence[RequestState]) -> list[SampledToken]:
+        """The one token, for each."""
+        return [self._token] * len(states)

@@ -14,8 +14,8 @@ from typing import Any
 
 from servelib.errors import InvalidRequestError, check_float, check_int
 from servelib.model.config import ModelConfig
-from servelib.sim.cost import attention_pairs
-from servelib.sim.count import Load, Part, Sequences, count_load, load_of
+from servelib.sim.cost import Sequences, attention_pairs
+from servelib.sim.count import Load, Part, count_load, load_of
 from servelib.sim.machines import Machine
 from servelib.sim.shape import kv_bytes_per_token, weight_bytes
 
