@@ -237,6 +237,9 @@ def scripted_run(tokens: int, step_seconds: float) -> dict[str, Any]:
 
     def use(url: str) -> None:
         ask(url, prompts, 16, together=True)  # warm-up
+        before = cpu_clocks()
+        ask(url, prompts, 1, together=True)
+        for_requests = cpu_clocks()[0] - before[0]
         engine.taken()
         command = [sys.executable, str(CLIENT), "health", url]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
@@ -253,6 +256,8 @@ def scripted_run(tokens: int, step_seconds: float) -> dict[str, Any]:
         n, way = tokens * STREAMS, ways(seen, made)
         found.update(
             tokens_per_second=n / (end - begin),
+            slowest_first=max(stream["events"][0][0] for stream in seen) - begin,
+            cpu_per_request=for_requests / STREAMS,
             tokens_per_event=n / sum(len(stream["events"]) for stream in seen),
             cpu_per_token=used[0] / n,
             loop_cpu_per_token=used[1] / n,
@@ -394,6 +399,8 @@ def table_of(runs: dict[str, list[dict[str, Any]]]) -> Table:
         head, full = f"{STREAMS} streams, {title}: ", case == "full"
         table.add(head + "tokens/s", of(case, "tokens_per_second"), at_least=8000 if full else None)
         table.add("tokens an event", of(case, "tokens_per_event"), digits=2)
+        table.add("the server's CPU, µs a request of one token", of(case, "cpu_per_request"), scale=1e6)
+        table.add("the last stream's first token, ms", of(case, "slowest_first"), scale=1e3, digits=1)
         table.add("the server's CPU, µs a token", of(case, "cpu_per_token"), scale=1e6, digits=1)
         table.add("of it on the event loop", of(case, "loop_cpu_per_token"), scale=1e6, digits=1)
         table.add("of it on the engine's thread", of(case, "engine_cpu_per_token"), scale=1e6, digits=1)
