@@ -42,9 +42,9 @@ def calibrate(
     """
     kept, held = hold_out(samples)
     # Equal steps are predicted alike: each kind once, at its median, weighted by how many there were.
-    kinds: dict[tuple[int, int], list[float]] = {}
+    kinds: dict[tuple[tuple[int, int], ...], list[float]] = {}
     for sample in kept:
-        kinds.setdefault((sample.new_tokens, sample.cached_tokens), []).append(sample.seconds)
+        kinds.setdefault(sample.sequences, []).append(sample.seconds)
     seconds = np.array([float(np.median(found)) for found in kinds.values()])
     weight = np.sqrt([len(found) for found in kinds.values()])
 
@@ -55,7 +55,7 @@ def calibrate(
 
     def off(logs: np.ndarray) -> np.ndarray:
         now = cost(logs)
-        return np.asarray(weight * (np.array([now.seconds(*kind) for kind in kinds]) / seconds - 1))
+        return np.asarray(weight * (np.array([now.seconds_of(kind) for kind in kinds]) / seconds - 1))
 
     # A share of a peak is at most all of it: what is left of a step's time is overhead.
     first, low, high = [0.9, 0.9], [1e-3, 1e-3], [1.0, 1.0]
@@ -63,7 +63,7 @@ def calibrate(
         first, low, high = [*first, float(seconds.min()) / 2], [*low, 1e-9], [*high, float(seconds.max())]
     fitted = least_squares(off, np.log(first), bounds=(np.log(low), np.log(high)), loss="soft_l1")
     found = cost(fitted.x)
-    predicted = np.array([found.seconds(s.new_tokens, s.cached_tokens) for s in held])
+    predicted = np.array([found.seconds_of(s.sequences) for s in held])
     measured = np.array([sample.seconds for sample in held])
     errors = np.abs(predicted / measured - 1)
     most = int(errors.argmax())

@@ -18,12 +18,22 @@ MINIMUM_REQUESTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One step of a live run: what it held, and how long it took."""
+    """One step of a live run: what it held, and how long it took.
+
+    ``request_id`` is of the request that joined first, and ``new_tokens`` and ``cached_tokens`` are
+    its; ``others`` are those of the rest of the batch.
+    """
 
     request_id: str
     new_tokens: int
     cached_tokens: int
     seconds: float
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """(new tokens, cached tokens) of every sequence in the step."""
+        return ((self.new_tokens, self.cached_tokens), *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +52,33 @@ class Fit:
 
 
 def samples_from(spans: Iterable[Span], *, prefix: str = "") -> list[Sample]:
-    """Steps from spans in time order: a prefill or decode, together with the sampling that follows it.
+    """Steps from spans in time order: prefills and decodes, together with the sampling that follows them.
 
-    ``prefix`` keeps the requests of several runs apart.
+    Spans of the model that begin and end together are one batch. A static engine's say nothing of its
+    pads, so its steps are no samples. ``prefix`` keeps the requests of several runs apart.
     """
-    samples, running = [], {}
+    steps: dict[tuple[float, float], list[Span]] = {}
+    running: dict[str, tuple[float, float]] = {}  # request id -> its step
+    samples = []
     for span in spans:
         if span.stage.on_accelerator:
-            running[span.request_id] = span
-        elif span.stage is Stage.SAMPLE and (step := running.pop(span.request_id, None)) is not None:
-            samples.append(
-                Sample(prefix + step.request_id, step.new_tokens, step.cached_tokens, span.end - step.start)
-            )
+            step = running[span.request_id] = span.start, span.end
+            steps.setdefault(step, []).append(span)
+        elif span.stage is Stage.SAMPLE and (rows := steps.pop(running.get(span.request_id, _NONE), None)):
+            held = [(row.new_tokens, row.cached_tokens) for row in rows]
+            name, took = prefix + rows[0].request_id, span.end - rows[0].start
+            samples.append(Sample(name, *held[0], took, tuple(held[1:])))
     return samples
+
+
+_NONE = (-1.0, -1.0)
 
 
 def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
     """Least squares on relative errors, no coefficient below 0; every fourth request is held out.
 
-    Whole requests are held out, since two steps of one request are nearly the same step. Raises
+    Whole requests are held out, since two steps of one request are nearly the same step; a batch goes
+    with the request in it that joined first. Raises
     ``InvalidRequestError`` from fewer than 8 requests.
     """
     held = _held_out(samples)
@@ -99,6 +117,7 @@ def _held_out(samples: Sequence[Sample]) -> np.ndarray:
 
 
 def _work(sample: Sample) -> tuple[float, float, float, float]:
-    """The four units of work, in the order of a ``StepCost``."""
-    new, cached = sample.new_tokens, sample.cached_tokens
-    return 1.0, new, attention_pairs(new, cached), cached
+    """The four units of work of all sequences together, in the order of a ``StepCost``."""
+    held = sample.sequences
+    new, cached = sum(new for new, _ in held), sum(cached for _, cached in held)
+    return 1.0, new, sum(attention_pairs(*each) for each in held), cached
