@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from servelib.clock import Clock
 from servelib.server.errors import error_body
-from servelib.server.loop import EngineLoop, EngineStoppedError
-from servelib.server.stream import Choice, Fragment, fragments, joined
+from servelib.server.log import CALL, Call
+from servelib.server.loop import EngineLoop
+from servelib.server.stream import Choice, Fragment, GenerationError, fragments, joined
 from servelib.server.wire import Format
 from servelib.spans import SpanLog, Stage, timed
 from servelib.text.tokenizer import Tokenizer
@@ -53,9 +54,11 @@ class Answer(Response):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job = job
+        self._call: Call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the answer (the ASGI side of a response)."""
+        self._call = scope[CALL]
         write = self._write_stream(send) if self._job.stream else self._write_whole(send)
         await unless_hung_up(receive, write)
 
@@ -94,15 +97,17 @@ class Answer(Response):
         except Exception as error:
             if not begun:
                 raise
-            # A stop or a death of the engine concerns every stream and is logged where it happens.
-            level = logging.INFO if isinstance(error, EngineStoppedError) else logging.ERROR
+            # Only a failure of the engine on this request is news: the rest is logged where it happens.
+            level = logging.ERROR if isinstance(error, GenerationError) else logging.DEBUG
             logger.log(level, "%s failed mid-stream: %s", job.request_id, error)
             event = b"data: " + error_body(error)[1] + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
     def _fragments(self) -> AsyncGenerator[list[Fragment], None]:
         job = self._job
-        return fragments(job.loop, job.tokenizer, job.choices, spans=job.spans, clock=job.clock)
+        return fragments(
+            job.loop, job.tokenizer, job.choices, call=self._call, spans=job.spans, clock=job.clock
+        )
 
 
 async def unless_hung_up(receive: Receive, work: Coroutine[None, None, None]) -> None:

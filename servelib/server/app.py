@@ -7,17 +7,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from servelib.clock import Clock, WallClock
 from servelib.engine.protocol import Engine
+from servelib.server.access import install_access
 from servelib.server.answer import Answer
 from servelib.server.choices import choices_of
 from servelib.server.errors import RESPONSES, install_error_handlers
+from servelib.server.log import LogCalls
+from servelib.server.probes import add_probes
 from servelib.server.replies import ChatChoice, CompletionChoice, Envelope
 from servelib.server.schema import ChatBody, CompletionBody, renamed_fields
-from servelib.server.service import RECEIVED, Service, model_id_of
+from servelib.server.service import Service, model_id_of
+from servelib.server.settings import ServerSettings
 from servelib.server.wire import ChatFormat, CompletionFormat
 from servelib.spans import SpanLog
 from servelib.text.chat import ChatTemplate
@@ -32,13 +34,16 @@ def create_app(
     model_id: str | None = None,
     spans: SpanLog | None = None,
     clock: Clock | None = None,
+    settings: ServerSettings | None = None,
 ) -> FastAPI:
     """The application. It runs ``engine`` in a thread of its own from start-up to shut-down.
 
     ``model_id`` is the name that callers use; by default made from the model's label. With
-    ``spans``, the server records its stages there; give the engine the same log and clock.
+    ``spans``, the server records its stages there; give the engine the same log and clock. The limits on
+    connections in ``settings`` are the server's (``servelib.server.run``), the rest holds anywhere.
     Raises ``ValueError`` for a tokenizer that cannot spell every token of the model.
     """
+    settings = settings or ServerSettings()
     service = Service(
         engine,
         tokenizer or Tokenizer(),
@@ -46,6 +51,7 @@ def create_app(
         model_id or model_id_of(engine.model.config.label),
         spans,
         clock or WallClock(),
+        settings,
     )
 
     @asynccontextmanager
@@ -59,8 +65,12 @@ def create_app(
     # The stock /docs page loads scripts from elsewhere; /openapi.json is served.
     app = FastAPI(title="servelib", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
-    app.add_middleware(StampArrival, clock=service.clock)
     install_error_handlers(app)
+    install_access(app, settings)
+    app.add_middleware(
+        LogCalls, clock=service.clock, prompt_of=service.tokenizer.decode if settings.log_prompts else None
+    )
+    add_probes(app, service.loop)
 
     @app.post("/v1/completions", responses={200: {"model": Envelope[CompletionChoice]}, **RESPONSES})
     async def completions(body: CompletionBody, http: Request) -> Response:
@@ -91,25 +101,4 @@ def create_app(
         service.check_model(model_id)
         return service.model_card()
 
-    @app.get("/health")
-    async def health() -> JSONResponse:
-        """200 while requests can be served, 503 with the reason when not."""
-        failure = service.loop.failure
-        if failure is None:
-            return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "failed", "reason": failure}, status_code=503)
-
     return app
-
-
-class StampArrival:
-    """Notes when a request reached this program, before anything has been read of its body."""
-
-    def __init__(self, app: ASGIApp, clock: Clock) -> None:
-        self._app = app
-        self._clock = clock
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stamp, then pass on (the ASGI side of a middleware)."""
-        scope[RECEIVED] = self._clock.now()
-        await self._app(scope, receive, send)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from servelib.errors import InvalidRequestError
+from servelib.server.ledger import QueueFullError, RequestTimeoutError
 from servelib.server.loop import EngineStoppedError
 from servelib.server.stream import GenerationError
 
@@ -65,7 +66,14 @@ def error_body(error: Exception) -> tuple[int, bytes]:
         status, kind, param, code = 404, "invalid_request_error", "model", "model_not_found"
         message = str(error)
     elif isinstance(error, HTTPException):
-        status, kind, message = error.status_code, "invalid_request_error", str(error.detail)
+        status, message = error.status_code, str(error.detail)
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        code = "invalid_api_key" if status == 401 else None
+    elif isinstance(error, QueueFullError):
+        status, kind, code, message = 429, "rate_limit_error", "rate_limit_exceeded", str(error)
+    elif isinstance(error, RequestTimeoutError):
+        # Not 408: that says the caller was slow, and clients send such a request again.
+        status, code, message = 504, "timeout", str(error)
     elif isinstance(error, EngineStoppedError):
         status, message = 503, str(error)
     elif isinstance(error, GenerationError):
@@ -80,7 +88,9 @@ async def answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, GenerationError):
         logger.error("%s %s: %s", request.method, request.url.path, error)
     status, body = error_body(error)
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else None
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if isinstance(error, QueueFullError):
+        headers["retry-after"] = str(error.retry_after)
     return Response(body, status, headers, media_type="application/json")
 
 
@@ -88,7 +98,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Answer every exception with ``answer_error``."""
     for kind in (
         InvalidRequestError, RequestValidationError, UnknownModelError, HTTPException,
-        EngineStoppedError, GenerationError, Exception,
+        EngineStoppedError, QueueFullError, RequestTimeoutError, GenerationError, Exception,
     ):  # fmt: skip
         app.add_exception_handler(kind, answer_error)
 

@@ -13,15 +13,15 @@ from servelib.engine.protocol import Engine
 from servelib.server.answer import Job
 from servelib.server.choices import Limits, Prompt
 from servelib.server.errors import UnknownModelError
+from servelib.server.log import CALL, Call
 from servelib.server.loop import EngineLoop
 from servelib.server.schema import ChatMessage, GenerationBody
+from servelib.server.settings import ServerSettings
 from servelib.server.stream import Choice
 from servelib.server.wire import ChatFormat, CompletionFormat
 from servelib.spans import Span, SpanLog, Stage, timed
 from servelib.text.chat import ChatTemplate, Message, encode_segments
 from servelib.text.tokenizer import Tokenizer
-
-RECEIVED = "servelib.received"  # scope key: when the request reached this program
 
 
 class Service:
@@ -35,6 +35,7 @@ class Service:
         model_id: str,
         spans: SpanLog | None,
         clock: Clock,
+        settings: ServerSettings,
     ) -> None:
         self.config = engine.model.config
         if tokenizer.vocab_size < self.config.vocab_size:
@@ -43,7 +44,7 @@ class Service:
                 f"{self.config.label} can generate that many"
             )
         self.limits = Limits(self.config.vocab_size, self.config.context)
-        self.loop = EngineLoop(engine)
+        self.loop = EngineLoop(engine, settings=settings, clock=clock)
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.turn_end_ids = chat_template.stop_ids(tokenizer)
@@ -59,9 +60,10 @@ class Service:
         its body not yet.
         """
         request_id = f"{prefix}-{uuid.uuid4().hex}"
+        call: Call = http.scope[CALL]
+        call.request_id = request_id
         if self.spans is not None:
-            start: float = http.scope[RECEIVED]
-            self.spans.record(Span(request_id, Stage.RECEIVE, start, self.clock.now()))
+            self.spans.record(Span(request_id, Stage.RECEIVE, call.arrived, self.clock.now()))
         self.check_model(body.model)
         return request_id
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from servelib.clock import Clock
 from servelib.errors import InvalidRequestError
 from servelib.request import FinishReason, Request, SampledToken, StepOutput
+from servelib.server.ledger import Outcome
+from servelib.server.log import Call
 from servelib.server.loop import EngineLoop
 from servelib.spans import SpanLog, Stage, timed
 from servelib.text.detokenizer import IncrementalDetokenizer
@@ -126,7 +128,13 @@ def joined(parts: Sequence[Fragment]) -> Fragment:
 
 
 async def fragments(
-    loop: EngineLoop, tokenizer: Tokenizer, choices: Sequence[Choice], *, spans: SpanLog | None, clock: Clock
+    loop: EngineLoop,
+    tokenizer: Tokenizer,
+    choices: Sequence[Choice],
+    *,
+    call: Call,
+    spans: SpanLog | None,
+    clock: Clock,
 ) -> AsyncGenerator[list[Fragment], None]:
     """Serve the choices of one call; each turn gives the fragments of all outputs that have come.
 
@@ -135,7 +143,8 @@ async def fragments(
     """
     live = {choice.request.request_id: TextStream(tokenizer, choice) for choice in choices}
     echoes = {choice.request.request_id: choice for choice in choices if choice.echo}
-    mailbox = loop.submit(*(choice.request for choice in choices))
+    mailbox = loop.submit(*(choice.request for choice in choices), arrived=call.arrived)
+    call.lives = mailbox.lives
     try:
         async for outputs in mailbox:
             for start in range(0, len(outputs), MOST_AT_ONCE):
@@ -158,11 +167,16 @@ async def fragments(
                     if fragment.finish_reason is not None:
                         del live[request_id]
                         if output.finish_reason is None:
-                            loop.abort(request_id)  # a stop string: not a token more while this is sent
+                            # A stop string: not a token more while this is sent.
+                            loop.abort(request_id, Outcome.STOP)
                 if made:
                     yield made
             if not live:
                 return
+    except GenerationError:
+        for request_id in live:
+            loop.abort(request_id, Outcome.ERROR)
+        raise
     finally:
         for request_id in live:
             loop.abort(request_id)
