@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,12 +125,15 @@ class Printable:
 
 
 class Watched:
-    """An engine, and when each of its steps ended with which outputs. One list entry a step."""
+    """An engine, and what each of its steps gave, and when.
+
+    Kept as bare numbers: objects by the hundred thousand would make the garbage collector stall the server.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.name = engine.name
-        self.steps: list[tuple[float, list[StepOutput]]] = []
+        self._when, self._who, self._what = array("d"), array("i"), array("i")
         self._stream: dict[str, int] = {}
 
     @property
@@ -150,7 +154,13 @@ class Watched:
     def step(self) -> list[StepOutput]:
         """See ``Engine``."""
         outputs = self._engine.step()
-        self.steps.append((now(), outputs))
+        when = now()
+        for output in outputs:
+            stream = self._stream[output.request_id]
+            for token in output.tokens:
+                self._when.append(when)
+                self._who.append(stream)
+                self._what.append(token.token_id)
         return outputs
 
     def abort(self, request_id: str) -> None:
@@ -160,11 +170,9 @@ class Watched:
     def taken(self) -> dict[int, list[tuple[float, str]]]:
         """(when, character) of each token, by stream, since this was last asked."""
         found: dict[int, list[tuple[float, str]]] = {}
-        for when, outputs in self.steps:
-            for output in outputs:
-                made = found.setdefault(self._stream[output.request_id], [])
-                made += [(when, chr(token.token_id)) for token in output.tokens]
-        self.steps = []
+        for when, stream, token_id in zip(self._when, self._who, self._what, strict=True):
+            found.setdefault(stream, []).append((when, chr(token_id)))
+        self._when, self._who, self._what = array("d"), array("i"), array("i")
         return found
 
 

@@ -11,7 +11,6 @@ Times are of the machine's one monotonic clock.
 from __future__ import annotations
 
 import json
-import select
 import selectors
 import socket
 import sys
@@ -112,23 +111,35 @@ def streams(job: dict[str, Any]) -> list[dict[str, Any]]:
 def health(url: str) -> list[tuple[float, float]]:
     """(when due, how long until the answer was whole), on a new connection each, as a balancer's probe.
 
-    From when it was due, not from when it could be sent: a stalled server delays the next ones too.
+    Timed from when it was due, and none waits for the one before: a stalled server is seen by all.
     """
     where = urlsplit(url)
     ask = f"GET /health HTTP/1.1\r\nhost: {where.netloc}\r\nconnection: close\r\n\r\n".encode()
     found: list[tuple[float, float]] = []
     print("ready", flush=True)
-    due = now()
-    while not select.select([sys.stdin], [], [], max(0.0, due - now()))[0]:
-        with socket.create_connection((where.hostname, where.port)) as connection:
-            connection.sendall(ask)
-            answer = b""
-            while piece := connection.recv(4096):
-                answer += piece
-        if not answer.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"/health: {answer!r}")
-        found.append((due, now() - due))
-        due += EVERY
+    due, more = now(), True
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(sys.stdin, selectors.EVENT_READ)
+        while waiting.get_map():
+            for key, _ in waiting.select(max(0.0, due - now()) if more else None):
+                connection = key.fileobj
+                if not isinstance(connection, socket.socket):  # stdin has ended: let the last ones finish
+                    more = False
+                    waiting.unregister(connection)
+                elif piece := connection.recv(4096):
+                    key.data.append(piece)
+                else:
+                    was_due, *answer = key.data
+                    found.append((was_due, now() - was_due))
+                    waiting.unregister(connection)
+                    connection.close()
+                    if not b"".join(answer).startswith(b"HTTP/1.1 200"):
+                        raise SystemExit(f"/health: {answer!r}")
+            if more and now() >= due:
+                connection = socket.create_connection((where.hostname, where.port))
+                connection.sendall(ask)
+                waiting.register(connection, selectors.EVENT_READ, [due])
+                due += EVERY
     return found
 
 
