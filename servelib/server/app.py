@@ -12,7 +12,9 @@ from servelib.clock import Clock, WallClock
 from servelib.engine.protocol import Engine
 from servelib.server.access import install_access
 from servelib.server.answer import Answer
+from servelib.server.body import JsonRoute
 from servelib.server.choices import choices_of
+from servelib.server.docs import serve_docs
 from servelib.server.errors import RESPONSES, install_error_handlers
 from servelib.server.log import LogCalls
 from servelib.server.probes import add_probes
@@ -20,10 +22,13 @@ from servelib.server.replies import ChatChoice, CompletionChoice, Envelope
 from servelib.server.schema import ChatBody, CompletionBody, renamed_fields
 from servelib.server.service import Service, model_id_of
 from servelib.server.settings import ServerSettings
+from servelib.server.tokens import token_routes
 from servelib.server.wire import ChatFormat, CompletionFormat
 from servelib.spans import SpanLog
 from servelib.text.chat import ChatTemplate
 from servelib.text.tokenizer import Tokenizer
+
+STUCK = 5.0  # seconds after which a server that stops no longer waits for the step under way
 
 
 def create_app(
@@ -60,11 +65,12 @@ def create_app(
         try:
             yield
         finally:
-            service.loop.stop()
+            service.loop.stop(timeout=STUCK)
 
-    # The stock /docs page loads scripts from elsewhere; /openapi.json is served.
+    # The stock /docs page loads scripts from elsewhere; ``serve_docs`` has its own.
     app = FastAPI(title="servelib", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
+    app.router.route_class = JsonRoute
     install_error_handlers(app)
     install_access(app, settings)
     app.add_middleware(
@@ -75,7 +81,7 @@ def create_app(
     @app.post("/v1/completions", responses={200: {"model": Envelope[CompletionChoice]}, **RESPONSES})
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue a prompt."""
-        request_id = service.receive(http, "cmpl", body)
+        request_id = service.receive(http, "cmpl", body.model)
         prompts = [service.prompt(request_id, prompt) for prompt in body.prompts]
         echo = service.text_of if body.echo else None
         choices = choices_of(request_id, prompts, body, service.limits, default_max_tokens=16, echo=echo)
@@ -84,7 +90,7 @@ def create_app(
     @app.post("/v1/chat/completions", responses={200: {"model": Envelope[ChatChoice]}, **RESPONSES})
     async def chat(body: ChatBody, http: Request) -> Response:
         """Answer a conversation."""
-        request_id = service.receive(http, "chatcmpl", body)
+        request_id = service.receive(http, "chatcmpl", body.model)
         prompts = [service.conversation(request_id, body.messages)]
         with renamed_fields(prompt="messages"):
             choices = choices_of(request_id, prompts, body, service.limits, end_ids=service.turn_end_ids)
@@ -101,4 +107,6 @@ def create_app(
         service.check_model(model_id)
         return service.model_card()
 
+    app.include_router(token_routes(service))
+    serve_docs(app)
     return app

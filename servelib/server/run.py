@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
-import math
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
-
-import uvicorn
-from fastapi import FastAPI
+from types import TracebackType
 
 from servelib.clock import Clock
 from servelib.engine.protocol import Engine
 from servelib.server.app import create_app
-from servelib.server.loop import EngineLoop
+from servelib.server.lifecycle import Server
+from servelib.server.settings import ServerSettings
 from servelib.spans import SpanLog
 from servelib.text.chat import ChatTemplate
 from servelib.text.tokenizer import Tokenizer
@@ -66,11 +61,11 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    grace: float = 10.0,
     tokenizer: Tokenizer | None = None,
     chat_template: ChatTemplate | None = None,
     model_id: str | None = None,
     spans: SpanLog | None = None,
+    settings: ServerSettings | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then return.
@@ -78,18 +73,24 @@ def serve(
     ``engine`` may be a function that builds one: it is called once the port is ours, so that a
     port in use costs no loading time. ``on_ready`` is told the URL when requests are answered; by
     default a line on stderr says it.
-    On the way out no new request is taken; those in flight have ``grace`` seconds to finish, then end
-    with an error. A second signal ends the wait. Spans are not kept unless a log is given: a log grows for
-    as long as the server runs. Raises ``BindError``.
+    On the way out no new request is taken; those in flight have the grace of ``settings`` to finish, then
+    end with an error. A second signal ends the wait. Spans are not kept unless a log is given: a log
+    grows for as long as the server runs. Raises ``BindError``.
     """
+    settings = settings or ServerSettings()
     with listen(host, port) as listener:
         url = url_of(listener)
         built = engine() if callable(engine) else engine
         app = create_app(
-            built, tokenizer=tokenizer, chat_template=chat_template, model_id=model_id, spans=spans
+            built,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            model_id=model_id,
+            spans=spans,
+            settings=settings,
         )
         announce = on_ready or _announce(built, app.state.service.model_id)
-        server = _Server(app, grace=grace, on_ready=lambda: announce(url))
+        server = Server(app, settings=settings, grace=settings.grace, on_ready=lambda: announce(url))
         # uvicorn raises the signal again on its way out; with these in place that is a clean return.
         before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
         try:
@@ -117,7 +118,9 @@ class BackgroundServer:
         model_id: str | None = None,
         spans: SpanLog | None = None,
         clock: Clock | None = None,
+        settings: ServerSettings | None = None,
     ) -> None:
+        settings = settings or ServerSettings()
         self.spans = SpanLog() if spans is None else spans
         self.app = create_app(
             engine,
@@ -126,11 +129,12 @@ class BackgroundServer:
             model_id=model_id,
             spans=self.spans,
             clock=clock,
+            settings=settings,
         )
         self.model_id: str = self.app.state.service.model_id
         self.url = ""
         self._ready = threading.Event()
-        self._server = _Server(self.app, grace=0.0, on_ready=self._ready.set)
+        self._server = Server(self.app, settings=settings, grace=0.0, on_ready=self._ready.set)
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -178,65 +182,4 @@ def _announce(engine: Engine, model_id: str) -> Callable[[str], None]:
     return announce
 
 
-class _FullHouse:
-    """Says once in a while that there are no descriptors left.
-
-    asyncio reports each place in the backlog by itself and tries again in a second: thousands of
-    tracebacks a second, when the log is what matters.
-    """
-
-    def __init__(self) -> None:
-        self._quiet_until = -math.inf
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
-            loop.default_exception_handler(context)
-        elif loop.time() >= self._quiet_until:
-            self._quiet_until = loop.time() + 60.0
-            logger.error("no new connection: %s; raise the limit (ulimit -n)", os.strerror(error.errno))
-
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, quiet, that says when it is ready and ends what outlives the grace."""
-
-    def __init__(self, app: FastAPI, *, grace: float, on_ready: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="on",
-                ws="none",
-                access_log=False,
-                log_level="warning",
-                server_header=False,
-                # The engine loop ends late streams in order; uvicorn's own cut comes well after.
-                timeout_graceful_shutdown=math.ceil(grace) + 5,
-            )
-        )
-        self._grace = grace
-        self._on_ready = on_ready
-        self._engine_loop: EngineLoop = app.state.service.loop
-        self._ended_wait = False
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal begins the grace, the second ends it, a third Ctrl-C ends everything."""
-        if self.should_exit and not self._ended_wait:
-            self._ended_wait = True
-            self._engine_loop.begin_stop()
-        else:
-            super().handle_exit(sig, frame)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(_FullHouse())
-        await super().startup(sockets)
-        self._on_ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        late = asyncio.get_running_loop().call_later(self._grace, self._engine_loop.begin_stop)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            late.cancel()

@@ -201,6 +201,7 @@ PROGRAM = """
 from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import ScriptedModel
 from servelib.server.run import serve
+from servelib.server.settings import ServerSettings
 serve(lambda: NaiveEngine(ScriptedModel([97])), port=0, on_ready=lambda url: print(url, flush=True))
 print("clean", flush=True)
 """
@@ -230,8 +231,9 @@ import time
 from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import ScriptedModel
 from servelib.server.run import serve
+from servelib.server.settings import ServerSettings
 engine = NaiveEngine(ScriptedModel(lambda state: time.sleep(0.05) or 97))  # a stream of 100 seconds
-serve(engine, port=0, grace=1000.0, on_ready=lambda url: print(url, flush=True))
+serve(engine, port=0, settings=ServerSettings(grace=1000.0), on_ready=lambda url: print(url, flush=True))
 print("clean", flush=True)
 """
 
@@ -248,7 +250,9 @@ def test_a_second_signal_ends_the_wait_for_streams_in_flight():
         answer = connection.getresponse()
         assert answer.readline().startswith(b"data: ")
         process.send_signal(signal.SIGINT)
-        assert eventually(lambda: refuses(url))  # the first signal was heard
+        assert eventually(lambda: status_of(url, "/ready") == 503)  # the first signal was heard
+        assert status_of(url, "/health") == 200
+        assert status_of(url, "/v1/completions", COMPLETION) == 503
         process.send_signal(signal.SIGINT)
         assert b"shutting down" in answer.read()
         connection.close()
@@ -258,13 +262,14 @@ def test_a_second_signal_ends_the_wait_for_streams_in_flight():
         process.kill()
 
 
-def refuses(url):
-    host, port = urllib.parse.urlsplit(url).netloc.split(":")
+def status_of(url, path, body=None):
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+    connection.request(method, path, data, {"content-type": "application/json", "connection": "close"})
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError:
-        return True
-    return False
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 NO_DESCRIPTORS = """
@@ -272,6 +277,7 @@ import os, resource, sys
 from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import ScriptedModel
 from servelib.server.run import serve
+from servelib.server.settings import ServerSettings
 
 def use_up(url):
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
