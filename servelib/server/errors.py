@@ -52,6 +52,14 @@ class UnknownModelError(LookupError):
         super().__init__(f"model: got {asked[:80]!r}, must be {served!r}, the one served here")
 
 
+class BodyError(HTTPException):
+    """A body that cannot be read at all; ``param`` where it is still clear which field it is about."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(400, message)
+        self.param = param
+
+
 def error_body(error: Exception) -> tuple[int, bytes]:
     """The status and the JSON body that tell a caller about ``error``."""
     status, kind, param, code = 500, "server_error", None, None
@@ -65,6 +73,9 @@ def error_body(error: Exception) -> tuple[int, bytes]:
     elif isinstance(error, UnknownModelError):
         status, kind, param, code = 404, "invalid_request_error", "model", "model_not_found"
         message = str(error)
+    elif isinstance(error, BodyError):
+        status, kind, param, code = 400, "invalid_request_error", error.param, "invalid_value"
+        message = str(error.detail)
     elif isinstance(error, HTTPException):
         status, message = error.status_code, str(error.detail)
         kind = "invalid_request_error" if status < 500 else "server_error"
@@ -106,11 +117,11 @@ def install_error_handlers(app: FastAPI) -> None:
 def _explain(problems: Any) -> tuple[str | None, str]:
     """The parameter at fault and what is wrong with it, from pydantic's list of problems."""
     first = problems[0]
-    if first["type"] == "json_invalid":
-        return None, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
     path = first["loc"][1:]
     if not path:
-        return None, "the body must be a JSON object, sent with Content-Type: application/json"
+        if isinstance(first.get("input"), bytes):  # FastAPI read no JSON, so it was not called JSON
+            return None, "the body must come with Content-Type: application/json"
+        return None, "the body must be a JSON object"
     param = str(path[0])
     if first["type"] == "extra_forbidden":
         where = f" in {param}" if len(path) > 1 else ""

@@ -10,6 +10,7 @@ from fastapi import Request
 
 from servelib.clock import Clock
 from servelib.engine.protocol import Engine
+from servelib.errors import InvalidRequestError
 from servelib.server.answer import Job
 from servelib.server.choices import Limits, Prompt
 from servelib.server.errors import UnknownModelError
@@ -53,7 +54,7 @@ class Service:
         self.clock = clock
         self._created = int(time.time())
 
-    def receive(self, http: Request, prefix: str, body: GenerationBody) -> str:
+    def receive(self, http: Request, prefix: str, model: str | None) -> str:
         """Name a request whose body is read and valid; its first stage ends here.
 
         The stage began when the server passed the request on to this program, its head read and
@@ -64,13 +65,21 @@ class Service:
         call.request_id = request_id
         if self.spans is not None:
             self.spans.record(Span(request_id, Stage.RECEIVE, call.arrived, self.clock.now()))
-        self.check_model(body.model)
+        self.check_model(model)
         return request_id
 
-    def check_model(self, model_id: str) -> None:
-        """Raise ``UnknownModelError`` for any other name than this model's."""
-        if model_id != self.model_id:
+    def check_model(self, model_id: str | None) -> None:
+        """Raise ``UnknownModelError`` for any other name than this model's; None asks for no name."""
+        if model_id not in (None, self.model_id):
             raise UnknownModelError(model_id, self.model_id)
+
+    @property
+    def begin_id(self) -> int:
+        """The begin-of-text token. Raises ``InvalidRequestError`` if the model has none."""
+        if self.config.bos_id is None:
+            limit = "false: this model has no begin-of-text token"
+            raise InvalidRequestError("add_special_tokens", True, limit)
+        return self.config.bos_id
 
     def prompt(self, request_id: str, given: str | list[int]) -> Prompt:
         """A prompt as typed, or as the ids it was given in."""

@@ -159,8 +159,13 @@ async def fragments(
                     if echoes and request_id in echoes:
                         choice = echoes.pop(request_id)
                         made.append(Fragment(choice.echo, (), (), 0, index=choice.index))
-                    with timed(spans, clock, request_id, Stage.DETOKENIZE):
-                        fragment = stream.push(output)
+                    try:
+                        with timed(spans, clock, request_id, Stage.DETOKENIZE):
+                            fragment = stream.push(output)
+                    except GenerationError:
+                        if made:
+                            yield made  # what came before the failure, whoever was slow to take it
+                        raise
                     if fragment is None:
                         continue
                     made.append(fragment)
