@@ -23,10 +23,28 @@ def show_source(thing: Callable[..., Any] | type, *, doc: bool = True) -> Markdo
         end = code.index('"""', start + 3) + 3
         assert text.strip().splitlines()[0].strip() in code[start:end], "that was not the docstring"
         code = code[: code.rindex("\n", 0, start)] + code[end:]
+    return Markdown(f"```python\n{code}\n```\n\n*`{_file(thing)}`, line {first}*")
+
+
+def _file(thing: Callable[..., Any] | type) -> str:
+    """Where a thing stands: its path from the package on."""
     path = Path(inspect.getsourcefile(thing) or "?")
     package = thing.__module__.split(".", 1)[0]
-    shown = "/".join(path.parts[path.parts.index(package) :]) if package in path.parts else path.name
-    return Markdown(f"```python\n{code}\n```\n\n*`{shown}`, line {first}*")
+    return "/".join(path.parts[path.parts.index(package) :]) if package in path.parts else path.name
+
+
+def show_lines(thing: Callable[..., Any] | type, *marks: str) -> Markdown:
+    """The lines of a source that contain one of ``marks``, dedented, each with its number.
+
+    Raises ``ValueError`` on a mark that no line contains: then the code has moved on, and so must the text.
+    """
+    lines, first = inspect.getsourcelines(thing)
+    code = textwrap.dedent("".join(lines)).splitlines()
+    if missing := [mark for mark in marks if not any(mark in line for line in code)]:
+        raise ValueError(f"marks: {missing} are in no line of {thing.__qualname__}")
+    shown = [(first + i, line) for i, line in enumerate(code) if any(mark in line for mark in marks)]
+    body = "\n".join(f"{line.strip()}  # line {number}" for number, line in shown)
+    return Markdown(f"```python\n{body}\n```\n\n*`{_file(thing)}`*")
 
 
 def say(text: str, /, **numbers: object) -> Markdown:

@@ -9,7 +9,7 @@ import pytest
 
 from servelib.engine.naive import NaiveEngine
 from servelib.notebook.predict import Prediction
-from servelib.notebook.source import say, show_source
+from servelib.notebook.source import say, show_lines, show_source
 
 
 def test_the_source_shown_is_the_source():
@@ -24,6 +24,18 @@ def test_without_the_docstring_the_code_stays_whole():
     shown = show_source(NaiveEngine.step, doc=False).data
     assert '"""' not in shown
     assert "state = self._current or self._admit()" in shown
+
+
+def test_chosen_lines_are_shown_with_their_numbers_and_a_lost_one_is_noticed():
+    shown = show_lines(NaiveEngine.step, "self._use_cache").data
+    source, first = inspect.getsourcelines(NaiveEngine.step)
+    wanted = [(first + i, line.strip()) for i, line in enumerate(source) if "self._use_cache" in line]
+    assert len(wanted) == 2
+    for number, line in wanted:
+        assert f"{line}  # line {number}" in shown
+    assert "def step" not in shown
+    with pytest.raises(ValueError, match="no_such_name"):
+        show_lines(NaiveEngine.step, "no_such_name")
 
 
 def test_numbers_are_put_in_and_an_undefined_one_says_so():
