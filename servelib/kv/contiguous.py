@@ -40,13 +40,7 @@ class ContiguousKV:
 
     def positions(self, new: int) -> slice:
         """Where the next ``new`` tokens stand. Raises ``ValueError`` if they pass the context."""
-        end = self.length + new
-        if end > self.context:
-            raise ValueError(
-                f"{new} new tokens after {self.length} cached ones: the context is {self.context}; "
-                "shorten the prompt or generate fewer tokens"
-            )
-        return slice(self.length, end)
+        return slice(self.length, check_room(self.length, new, self.context))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the new keys and values of one layer, and attend over all of that layer's.
@@ -76,3 +70,13 @@ class ContiguousKV:
         bigger = self._store.new_empty(shape)
         bigger[:, :, :, : self.capacity] = self._store  # a whole copy: earlier layers may be mid-step
         self._store = bigger
+
+
+def check_room(held: int, new: int, context: int) -> int:
+    """How many tokens are held after ``new`` more. Raises ``ValueError`` if they pass the context."""
+    if held + new > context:
+        raise ValueError(
+            f"{new} new tokens after {held} cached ones: the context is {context}; "
+            "shorten the prompt or generate fewer tokens"
+        )
+    return held + new

@@ -20,4 +20,12 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     # A later chunk: is_causal would align the diagonal to the first key, so the mask is spelled out.
     mask = torch.ones(new, total, dtype=torch.bool, device=q.device).tril(total - new)  # [T, S]
+    return masked_attention(q, k, v, mask)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Each query sees the keys that ``mask`` (True, broadcast to [B, H, T, S]) lets it see.
+
+    Shapes as in ``causal_attention``. A query that may see nothing gives NaN.
+    """
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)

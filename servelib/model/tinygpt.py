@@ -7,14 +7,18 @@ RMSNorm, rotary positions (half-split), grouped-query attention, SwiGLU, no bias
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from os import PathLike
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
 
+from servelib.engine.batch import Batch
 from servelib.kv.contiguous import ContiguousKV
+from servelib.kv.padded import PaddedKV
+from servelib.kv.slots import SlotKV
 from servelib.model import sampling
 from servelib.model.attention import causal_attention
 from servelib.model.config import REFERENCE, ModelConfig
@@ -26,7 +30,7 @@ class KVCache(Protocol):
     """What the model asks of a cache, whatever its layout."""
 
     def positions(self, new: int) -> slice | Tensor:
-        """The positions of the ``new`` tokens of this step, to index a table with."""
+        """The positions of the ``new`` tokens of this step, [T] or [B, T], to index a table with."""
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -77,7 +81,8 @@ class TinyGPT(nn.Module):
     """Embedding, layers, norm, output matrix. Weights are drawn from ``config.seed``, no download.
 
     ``draw`` False leaves them as the memory was, for a caller that fills them (``from_pretrained``).
-    Also the engine's ``Model``: ``new_cache``, ``next_logits``, ``sample``.
+    Also the engines' ``Model``, ``BatchModel`` and ``PaddedModel``: one request a step, a flat row of
+    many requests' tokens, or rows of one length.
     """
 
     cos: Tensor
@@ -136,13 +141,47 @@ class TinyGPT(nn.Module):
     @torch.inference_mode()
     def next_logits(self, ids: Sequence[int], cache: KVCache | None = None) -> Tensor:
         """Logits [V] after the last of ``ids``; the output matrix runs for that one position only."""
-        row = torch.tensor([list(ids)], dtype=torch.long, device=self.embedding.device)  # [1, T]
-        return self._logits(self._stream(row, cache)[0, -1])
+        return self._logits(self._stream(self._ids([list(ids)]), cache)[0, -1])
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, state: RequestState) -> SampledToken:
         """Choose the next token of ``state``: see ``servelib.model.sampling``."""
         return sampling.sample(logits, state)
+
+    def new_slots(self, slots: int, size: int) -> SlotKV:
+        """An empty cache for ``slots`` requests of up to ``size`` tokens each."""
+        return SlotKV(self.config, slots, size, dtype=self.embedding.dtype, device=self.embedding.device)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch, cache: SlotKV) -> Tensor:
+        """Run all rows of ``batch`` as one row of tokens [1, N]; logits [M, V] where one is sampled.
+
+        What stands where is the cache's to know; everything else treats the N tokens alike.
+        """
+        ids = [token_id for row in batch.rows for token_id in row.ids]
+        x = self._stream(self._ids([ids]), cache.view(batch))[0]  # [N, W]
+        ends = accumulate(len(row.ids) for row in batch.rows)
+        sampled = [
+            i for end, row in zip(ends, batch.rows, strict=True) for i in range(end - row.samples, end)
+        ]
+        return self._logits(x if len(sampled) == len(ids) else x[self._ids(sampled)])
+
+    def new_padded(self, pads: Sequence[int]) -> PaddedKV:
+        """An empty cache for ``len(pads)`` rows; row b begins with ``pads[b]`` tokens that do not count."""
+        return PaddedKV(self.config, pads, dtype=self.embedding.dtype, device=self.embedding.device)
+
+    @torch.inference_mode()
+    def run_padded(self, rows: Sequence[Sequence[int]], cache: PaddedKV) -> Tensor:
+        """Run the same number of new tokens of every row; logits [B, V] after each row's last."""
+        return self._logits(self._stream(self._ids(rows), cache)[:, -1])
+
+    @torch.inference_mode()
+    def sample_batch(self, logits: Tensor, states: Sequence[RequestState]) -> list[SampledToken]:
+        """Choose one token for each row of ``logits`` [M, V], each as if it were alone."""
+        return sampling.sample_batch(logits, states)
+
+    def _ids(self, numbers: Sequence[Any]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self.embedding.device)
 
     def _stream(self, ids: Tensor, cache: KVCache | None) -> Tensor:
         """``ids``: [B, T] -> what the last layer leaves, [B, T, W], before the final norm."""
@@ -150,7 +189,7 @@ class TinyGPT(nn.Module):
         if cache is None and new > self.config.context:
             raise ValueError(f"got {new} tokens, must be at most {self.config.context}: the context")
         at = slice(0, new) if cache is None else cache.positions(new)
-        cos, sin = self.cos[at], self.sin[at]  # [T, D]
+        cos, sin = self.cos[at].unsqueeze(-3), self.sin[at].unsqueeze(-3)  # [1 or B, 1, T, D]
         x = F.embedding(ids, self.embedding)  # [B, T, W]
         for layer in self.layers:
             x = layer(x, cos, sin, cache)
