@@ -1,4 +1,4 @@
-"""The error a caller can cause, and the checks that raise it."""
+"""The errors a caller can cause, and the checks that raise them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ class InvalidRequestError(ValueError):
         if len(shown) > 80:
             shown = shown[:77] + "..."
         super().__init__(f"{field}: got {shown}, must be {limit}")
+
+
+class PretrainedError(ValueError):
+    """A checkpoint or a tokenizer that cannot be read, or that this code cannot run; one line says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None, *, why: str = "") -> None:

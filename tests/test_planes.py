@@ -57,6 +57,7 @@ CORE = [
     "servelib.harness.window",
     "servelib.kv.pool",
     "servelib.model.config",
+    "servelib.model.llama_config",
     "servelib.model.scripted",
     "servelib.model.uniform",
     "servelib.request",
