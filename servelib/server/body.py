@@ -32,6 +32,10 @@ def read_json(raw: bytes) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
+    try:
+        "".join(read).encode()
+    except UnicodeEncodeError:
+        raise BodyError("a field's name holds a lone surrogate, which is no text") from None
     if len(read) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from servelib.errors import check_int
 from servelib.request import Request, SamplingParams, seed_from
 from servelib.server.schema import GenerationBody, renamed_fields
 from servelib.server.stream import Choice
@@ -50,6 +51,7 @@ def choices_of(
         room = max(1, limits.context - len(prompt.ids))  # a prompt that leaves no room is refused below
         most = min(default_max_tokens or room, room)
         sampling = body.sampling(default_max_tokens=most, end_ids=end_ids)
+        check_int("top_k", sampling.top_k, 0, limits.vocab_size, why="the vocabulary")
         with renamed_fields(max_tokens=body.token_limit[0]):
             first = Request(request_id, prompt.ids, sampling)
             first.check_against(vocab_size=limits.vocab_size, context=limits.context)
