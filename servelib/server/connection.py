@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import socket
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -36,14 +37,17 @@ class GuardedProtocol(HttpToolsProtocol):
     """HTTP/1.1 within the limits of ``settings``.
 
     A connection holds at most a head, what uvicorn takes of a body before it stops reading (64 KiB), and
-    one write that the socket has not taken whole: until it has, nothing more is written.
+    one write that the socket has not taken whole: until it has, nothing more is written. The socket itself
+    holds twice ``send_buffer`` at most.
     """
 
     def __init__(self, *args: Any, settings: ServerSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._settings = settings
         self._phase = Phase.IDLE
-        self._head_size = 0  # bytes
+        self._head_size = 0  # bytes of the headers so far
+        self._pending = 0  # bytes since the parser last gave a whole header or a piece of a body
+        self._progress = False
         self._refusal = HTTPException(400, "this is not HTTP that this server can read")
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -52,6 +56,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock: a connection that says nothing is dropped."""
         super().connection_made(transport)
+        # Left alone, the system keeps up to megabytes for a reader who takes nothing.
+        peer: socket.socket = transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._settings.send_buffer)
         # Whatever the socket does not take at once stops the writer, and starts the write timer.
         transport.set_write_buffer_limits(high=0)
         self._expect_within(self._settings.head_timeout)
@@ -68,10 +75,13 @@ class GuardedProtocol(HttpToolsProtocol):
         """Read; a head that is too large is refused before it is read whole."""
         if self._phase is Phase.REFUSED:
             return
-        if self._phase is not Phase.BODY:
-            self._head_size += len(data)
+        self._progress = False
         super().data_received(data)
-        if self._phase in (Phase.IDLE, Phase.HEAD) and self._head_size > self._settings.max_head:
+        if self._progress:
+            self._pending = 0 if self._phase is Phase.BODY else len(data)
+        else:
+            self._pending += len(data)
+        if self._phase is not Phase.REFUSED and self._pending > self._settings.max_head:
             self._refusal = self._too_large()
             self.send_400_response("")
         elif self._phase is Phase.IDLE and self._responded and not self._timed:
@@ -82,11 +92,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._phase = Phase.HEAD
         self._head_size = 0
+        self._progress = True
         self._expect_within(self._settings.head_timeout)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header of the head, or one of those behind a body in chunks."""
         super().on_header(name, value)
+        self._progress = True
         self._head_size += len(name) + len(value) + 4
         settings = self._settings
         if self._head_size + len(self.url) > settings.max_head or len(self.headers) > settings.max_headers:
@@ -99,11 +111,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._expect_within(self._settings.body_timeout)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._progress = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The request is whole."""
         super().on_message_complete()
         self._phase = Phase.IDLE
-        self._head_size = 0
         self._expect_within(self._settings.head_timeout if self._responded else None)
 
     def eof_received(self) -> None:

@@ -16,9 +16,10 @@ class ServerSettings:
     ``max_waiting``: requests that may wait for their first token (each choice counts); one more is
     refused with 429. ``request_timeout``: from arrival to the last token. ``head_timeout`` and
     ``body_timeout``: how long a sender may take over each. ``write_timeout``: how long a reader may take
-    nothing while there is something for it. ``keep_alive``: how long a connection may idle between two
-    requests. ``grace``: how long requests in flight may go on after SIGTERM. ``api_key``: asked of
-    everyone, on every route but ``/health``. ``allow_origins``: web pages whose scripts may call.
+    nothing while there is something for it. ``send_buffer``: what the system may hold for a reader (it
+    takes twice that). ``keep_alive``: how long a connection may idle between two requests. ``grace``: how
+    long requests in flight may go on after SIGTERM. ``api_key``: asked of everyone, on every route but
+    ``/health``. ``allow_origins``: web pages whose scripts may call.
     ``log_prompts``: put prompts into the log.
 
     Raises ``InvalidRequestError``, with the field's name, on a value out of range.
@@ -34,12 +35,13 @@ class ServerSettings:
     max_body: int = 4 * MIB
     max_head: int = 32 * 1024
     max_headers: int = 100
+    send_buffer: int = 256 * 1024
     api_key: str | None = field(default=None, repr=False)  # no traceback and no log may show it
     allow_origins: tuple[str, ...] = ()
     log_prompts: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_waiting", "max_body", "max_head", "max_headers"):
+        for name in ("max_waiting", "max_body", "max_head", "max_headers", "send_buffer"):
             check_int(name, getattr(self, name), 1)
         for name in ("request_timeout", "head_timeout", "body_timeout", "write_timeout", "keep_alive"):
             check_float(name, getattr(self, name), 0.0, low_open=True)

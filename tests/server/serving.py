@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import openai
 
@@ -16,6 +17,7 @@ from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import ScriptedModel
 from servelib.request import RequestState
 from servelib.server.run import BackgroundServer
+from servelib.server.settings import ServerSettings
 from servelib.spans import SpanLog
 
 EOS = 257
@@ -50,17 +52,23 @@ class Served:
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
+    def metrics(self) -> dict[str, float]:
+        """Every signal, by its name and labels as written."""
+        lines = self.fetch("/metrics")[1].decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
     def health(self) -> int:
         """The status of ``/health``."""
         return self.fetch("/health")[0]
 
 
 @contextmanager
-def serving(script: Sequence[int] | Callable[[RequestState], int]) -> Iterator[Served]:
-    """A server whose model follows ``script``."""
+def serving(script: Sequence[int] | Callable[[RequestState], int], **limits: Any) -> Iterator[Served]:
+    """A server whose model follows ``script``, with settings other than the defaults."""
     log = SpanLog()
     engine = NaiveEngine(ScriptedModel(script), use_cache=True, spans=log)
-    with BackgroundServer(engine, spans=log) as server:
+    with BackgroundServer(engine, spans=log, settings=ServerSettings(**limits)) as server:
         served = Served(server, engine, log)
         try:
             yield served
