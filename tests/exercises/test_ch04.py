@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from pathlib import Path
 from typing import ClassVar
 
+import nbformat
 import pytest
 
 from servelib.exercises.ch04 import check_abort_gain, check_detokenizer, check_stops
@@ -502,3 +504,16 @@ def test_the_gain_of_an_abort():
 def test_each_slip_of_the_gain_has_its_hint(answer, hint):
     (failure,) = check_abort_gain(answer, leave=0.5, after=0.25).failures
     assert hint in failure.mistake.hint
+
+
+# ---------------------------------------------------------------- the chapter
+
+
+def test_the_folded_solutions_of_the_chapter_pass():
+    path = Path(__file__).parents[2] / "notebooks" / "ch04_text_in_text_out.ipynb"
+    prose = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown")
+    written: dict = {}
+    for block in re.findall(r"<details>.*?```python\n(.*?)```", prose, re.S):
+        exec(block, written)
+    check_detokenizer(written["MyDetokenizer"]).require()
+    check_stops(written["MyMatcher"]).require()
