@@ -26,8 +26,8 @@ from pathlib import Path
 
 from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.commands.model import reference_model
-from servelib.engine.protocol import Engine, Model
-from servelib.engine.registry import ENGINES, make_engine
+from servelib.engine.protocol import Engine
+from servelib.engine.registry import ENGINES, ServedModel, make_engine
 from servelib.harness.drive import drive
 from servelib.harness.sweep import Point, sweep_system
 from servelib.harness.system import InProcess
@@ -78,7 +78,7 @@ class Compared:
         return found / true - 1
 
 
-def live_samples(model: Model, requests: int) -> list[Sample]:
+def live_samples(model: ServedModel, requests: int) -> list[Sample]:
     """Steps of every engine, with prompts that no measured run uses."""
     clock, samples = WallClock(), []
     drive(make_engine("naive", model, clock), REFERENCE_WORKLOAD.warmup(2), clock)
@@ -89,7 +89,7 @@ def live_samples(model: Model, requests: int) -> list[Sample]:
     return samples
 
 
-def compared(model: Model, cost: Cost, rates: Sequence[float], runs: int) -> Iterator[Compared]:
+def compared(model: ServedModel, cost: Cost, rates: Sequence[float], runs: int) -> Iterator[Compared]:
     for name in ENGINES:
 
         def live(clock: Clock, name: str = name) -> Engine:

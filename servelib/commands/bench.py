@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from servelib.clock import Clock, VirtualClock
@@ -14,6 +15,7 @@ from servelib.commands.options import (
     Parser,
     UsageError,
     add_engine,
+    engine_options,
     integer,
     output_file,
     positive,
@@ -44,6 +46,7 @@ Measure one arrival rate: an open-loop trace, repeated runs, a table with interv
 examples:
   servelib bench                                   the naive engine at 4 requests/s
   servelib bench --engine cached --rate 8 --runs 5
+  servelib bench --engine continuous --rate 32 --max-num-seqs 16
   servelib bench --clock virtual --json a.json     predicted step times: no torch, no waiting,
                                                    and the same bytes every time
   servelib bench --arrivals gamma:0.25 --rate 8    the same load in bursts
@@ -164,11 +167,14 @@ def make_system(options: argparse.Namespace, load: Traffic) -> System:
             f"a request can need {load.longest} tokens, prompt and output together; "
             f"the model's context is {REFERENCE.context}"
         )
-    build = _virtual_engine(options) if options.clock == "virtual" else _live_engine(options)
+    name = options.engine or DEFAULT_ENGINE
+    given = engine_options(options, name)
+    make = _virtual_engine if options.clock == "virtual" else _live_engine
+    build = make(options, name, given)
     return InProcess(build, options.clock, options.closed_loop)
 
 
-def _virtual_engine(options: argparse.Namespace) -> MakeEngine:
+def _virtual_engine(options: argparse.Namespace, name: str, given: Mapping[str, int]) -> MakeEngine:
     try:
         cost = reference_cost() if options.cost is None else load_cost(options.cost)
     except InvalidRequestError as error:
@@ -177,13 +183,13 @@ def _virtual_engine(options: argparse.Namespace) -> MakeEngine:
     def build(clock: Clock) -> Engine:
         if not isinstance(clock, VirtualClock):
             raise TypeError("predicted costs need a virtual clock")
-        return make_engine(options.engine or DEFAULT_ENGINE, CostedModel(REFERENCE, cost, clock), clock)
+        return make_engine(name, CostedModel(REFERENCE, cost, clock), clock, None, **given)
 
     return build
 
 
-def _live_engine(options: argparse.Namespace) -> MakeEngine:
+def _live_engine(options: argparse.Namespace, name: str, given: Mapping[str, int]) -> MakeEngine:
     if options.cost is not None:
         raise UsageError("--cost needs --clock virtual: a live run takes the time it takes")
     model = reference_model(options.threads)
-    return lambda clock: make_engine(options.engine or DEFAULT_ENGINE, model, clock)
+    return lambda clock: make_engine(name, model, clock, None, **given)

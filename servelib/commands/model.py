@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from servelib.commands.options import integer
-from servelib.engine.protocol import Model
+from servelib.engine.registry import ServedModel
 from servelib.model.config import REFERENCE
 
 
@@ -23,7 +23,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def reference_model(threads: int | None) -> Model:
+def reference_model(threads: int | None) -> ServedModel:
     """The reference model, built from its seed, computing with ``threads`` threads of this process (one)."""
     import torch  # here, so that virtual time starts without it
 

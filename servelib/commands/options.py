@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from servelib.engine.registry import ENGINES
+from servelib.clock import VirtualClock
+from servelib.engine.registry import BATCH_SIZE, ENGINES, MAX_NUM_SEQS, make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.lengths import Lengths, LogNormal, Uniform, lengths_from_file
 from servelib.harness.lines import is_file
 from servelib.harness.report import check_writable
 from servelib.harness.trace import SharedPrefix
+from servelib.model.scripted import ScriptedModel
 
 MOST_REQUESTS, MOST_TOKENS, MOST_RUNS = 1_000_000, 10_000_000, 10_000  # a slip of the keyboard ends here
 
@@ -150,10 +152,26 @@ def output_file(text: str) -> Path:
 
 
 DEFAULT_ENGINE = "naive"
+ENGINE_OPTIONS = ("batch_size", "max_num_seqs", "max_num_batched_tokens")
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """The option that chooses the engine."""
-    parser.add_argument(
-        "--engine", choices=list(ENGINES), default=DEFAULT_ENGINE, help="which engine serves (default: naive)"
-    )
+def add_engine(parser: argparse.ArgumentParser, default: str = DEFAULT_ENGINE) -> None:
+    """The options that choose the engine, and how much it takes at once."""
+    add = parser.add_argument
+    add("--engine", choices=list(ENGINES), default=default, help=f"which engine serves (default: {default})")
+    add("--batch-size", type=integer(1, MOST_REQUESTS), metavar="N",
+        help=f"static: requests in a batch (default: {BATCH_SIZE})")  # fmt: skip
+    add("--max-num-seqs", type=integer(1, MOST_REQUESTS), metavar="N",
+        help=f"continuous: requests in a step at most (default: {MAX_NUM_SEQS})")  # fmt: skip
+    add("--max-num-batched-tokens", type=integer(1, MOST_TOKENS), metavar="N",
+        help="continuous: tokens in a step at most (default: 2048, or the context if larger)")  # fmt: skip
+
+
+def engine_options(options: argparse.Namespace, engine: str) -> dict[str, int]:
+    """What was given of the options of ``engine``. Raises ``UsageError`` on those of another."""
+    given = {name: getattr(options, name) for name in ENGINE_OPTIONS if getattr(options, name) is not None}
+    try:
+        make_engine(engine, ScriptedModel([0]), VirtualClock(), None, **given)  # what cannot be is said now
+    except InvalidRequestError as error:
+        raise UsageError(f"--{error.field.replace('_', '-')}: must be {error.limit}") from None
+    return given

@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from servelib.commands.options import UsageError, positive, short
+from servelib.commands.options import ENGINE_OPTIONS, UsageError, positive, short
 from servelib.errors import InvalidRequestError
 from servelib.harness.trace import TraceSource
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from servelib.harness.remote import Remote
 
 OWN = ("endpoint", "model", "timeout", "api_key_env", "extra_body")  # mean nothing without --url
-NOT_OURS = ("engine", "threads")  # and these nothing with it
+NOT_OURS = ("engine", *ENGINE_OPTIONS, "threads")  # and these nothing with it
 TIMEOUT = 600.0
 
 
@@ -48,7 +48,7 @@ def remote_system(
         raise UsageError("--cost needs --clock virtual, and --url the wall clock")
     for name in NOT_OURS:
         if getattr(options, name) is not None:
-            raise UsageError(f"--{name} is of our own engines: leave it out with --url")
+            raise UsageError(f"--{name.replace('_', '-')} is of our own engines: leave it out with --url")
     if options.model is None:
         raise UsageError("--url needs --model NAME: the server's name for its model")
     try:

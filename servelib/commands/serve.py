@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from servelib.clock import WallClock
 from servelib.commands.model import add_threads, reference_model
-from servelib.commands.options import Parser, UsageError, add_engine, integer, positive, short
+from servelib.commands.options import Parser, UsageError, add_engine, engine_options, integer, positive, short
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
@@ -20,7 +20,7 @@ HELP = """\
 Serve the reference model over HTTP, in OpenAI's format.
 
 example:
-  servelib serve --engine naive --port 8000
+  servelib serve --port 8000
   curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
        -d '{"model": "tinygpt", "prompt": "Hello", "max_tokens": 16}'
 
@@ -49,7 +49,7 @@ _DEFAULT = ServerSettings()
 def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add ``serve``."""
     parser = commands.add_parser("serve", help="serve over HTTP", description=HELP, epilog=EPILOG)
-    add_engine(parser)
+    add_engine(parser, default="continuous")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -145,8 +145,10 @@ def _run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
 
+    given = engine_options(options, options.engine)
+
     def build() -> Engine:  # once the port is ours
-        return make_engine(options.engine, reference_model(options.threads), WallClock())
+        return make_engine(options.engine, reference_model(options.threads), WallClock(), None, **given)
 
     try:
         with LogHandler(options.log_level):

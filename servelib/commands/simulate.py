@@ -10,6 +10,7 @@ from servelib.commands.options import (
     Parser,
     UsageError,
     add_engine,
+    engine_options,
     fraction,
     integer,
     output_file,
@@ -35,6 +36,7 @@ the report are those of bench; each step takes what its operations and bytes nee
 
 examples:
   servelib simulate --engine cached --rate 8
+  servelib simulate --engine continuous --machine h100 --model llama3-8b --rate 100
   servelib simulate --machine h100 --model llama3-70b --rate 20 --requests 10000
   servelib simulate --machine l4 --model llama3-8b --prompt 500-1500 --slo-ttft 2 --json a.json
 """
@@ -81,7 +83,13 @@ def _run(options: argparse.Namespace) -> int:
     try:
         engine = options.engine or Settings().engine
         system = System(
-            engine, options.machine, options.model, options.devices, load.longest, options.reached
+            engine,
+            options.machine,
+            options.model,
+            options.devices,
+            load.longest,
+            options.reached,
+            engine_options(options, engine),
         )
         engines = InProcess(system.maker(), "virtual", options.closed_loop)
     except InvalidRequestError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from servelib.clock import Clock
 from servelib.engine.continuous import ContinuousEngine
@@ -15,6 +15,8 @@ from servelib.engine.static import StaticEngine
 from servelib.errors import InvalidRequestError
 from servelib.kv.pool import SlotPool
 from servelib.spans import SpanLog
+
+BATCH_SIZE, MAX_NUM_SEQS = 8, 64  # of the static and of the continuous engine, unless said otherwise
 
 
 class ServedModel(BatchModel, PaddedModel, Protocol):
@@ -33,7 +35,9 @@ def _cached(model: ServedModel, clock: Clock, spans: SpanLog | None) -> Engine:
     return NaiveEngine(model, use_cache=True, clock=clock, spans=spans)
 
 
-def _static(model: ServedModel, clock: Clock, spans: SpanLog | None, *, batch_size: int = 8) -> Engine:
+def _static(
+    model: ServedModel, clock: Clock, spans: SpanLog | None, *, batch_size: int = BATCH_SIZE
+) -> Engine:
     return StaticEngine(model, batch_size, clock=clock, spans=spans)
 
 
@@ -42,7 +46,7 @@ def _continuous(
     clock: Clock,
     spans: SpanLog | None,
     *,
-    max_num_seqs: int = 64,
+    max_num_seqs: int = MAX_NUM_SEQS,
     max_num_batched_tokens: int | None = None,
     slot_size: int | None = None,
 ) -> Engine:
@@ -74,7 +78,9 @@ def check_options(name: str, options: Mapping[str, int]) -> None:
             raise InvalidRequestError(option, options[option], limit)
 
 
-def make_engine(name: str, model: Any, clock: Clock, spans: SpanLog | None = None, **options: int) -> Engine:
+def make_engine(
+    name: str, model: ServedModel, clock: Clock, spans: SpanLog | None = None, **options: int
+) -> Engine:
     """The engine called ``name``, running ``model`` on ``clock``. Options given are added to its name.
 
     Raises ``KeyError`` on an unknown name (``ENGINES`` lists the known ones), and

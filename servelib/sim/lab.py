@@ -27,8 +27,11 @@ from servelib.sim.simulate import Settings, Simulated, curve, replay
 
 MOST_REQUESTS = 2_000
 MOST_TOKENS = 400_000  # of one run, at worst: some seconds in a browser
+MOST_AT_ONCE = 1_024
 QUANTILES = 200
 MOMENTS = 400  # at which the cache is shown
+
+BATCH_OPTIONS = {"static": "batch_size", "continuous": "max_num_seqs"}
 
 Judged = list[tuple[float, float]]
 """Of each request that succeeded: its TTFT and its longest gap, in seconds."""
@@ -61,6 +64,7 @@ def _fields() -> tuple[Field, ...]:
     return (
         Field("rate", "arrival rate, requests/s", 2.0, low=0.01, high=10_000.0),
         Field("engine", "engine", next(iter(ENGINES)), tuple((name, name) for name in ENGINES)),
+        Field("batch", "at most at once (static, continuous)", 16, low=1, high=MOST_AT_ONCE, whole=True),
         Field("requests", "requests", 200, low=1, high=MOST_REQUESTS, whole=True),
         Field("slo_ttft", "SLO: first token, s", 1.0, low=0.0001, high=10_000.0),
         Field("slo_gap", "SLO: every gap, s", 0.05, low=0.0001, high=1_000.0),
@@ -179,8 +183,10 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     if value["requests"] > most:
         limit = f"at most {most} with outputs this long: a page computes {MOST_TOKENS:,} tokens a run"
         raise InvalidRequestError("requests", value["requests"], limit)
+    option = BATCH_OPTIONS.get(value["engine"])
     return Settings(
         engine=value["engine"],
+        options={} if option is None else {option: value["batch"]},
         machine=value["machine"],
         model=value["model"],
         rate=float(value["rate"]),
@@ -239,6 +245,8 @@ def _short(value: float | None) -> float | None:
 def _by_field(error: InvalidRequestError) -> tuple[str, str]:
     """The form's field at fault and a line to stand by it; what no field is to blame for is the model's."""
     said = str(error)
+    if error.field in BATCH_OPTIONS.values():
+        return "batch", "G" + said.removeprefix(f"{error.field}: g")
     if error.field in {field.name for field in _fields()}:
         return error.field, "G" + said.removeprefix(f"{error.field}: g")
     return "prompt_high" if error.field.startswith("prompt") else "model", said

@@ -99,7 +99,8 @@ def cache_fill(found: Sequence[Life], bytes_per_token: int) -> list[Filled]:
     """How many tokens' keys and values are held, at each moment at which that changes.
 
     A prompt's are counted from its first token on; each later token adds the one before it, which was
-    its input; the end gives all back. It is of engines that keep a cache of their own a request.
+    its input; the end gives all back. It is of engines that give each request memory of its own, and
+    counts what it holds, not what is set aside for it.
     """
     changes: list[tuple[float, int]] = []  # tokens that come (or go) at a time
     for life in found:
@@ -110,6 +111,30 @@ def cache_fill(found: Sequence[Life], bytes_per_token: int) -> list[Filled]:
         changes += life.events[1:]
         held += sum(tokens for _, tokens in life.events[1:])
         changes.append((life.end, -held))
+    return _summed(changes, bytes_per_token)
+
+
+def padded_fill(found: Sequence[Life], bytes_per_token: int) -> list[Filled]:
+    """As ``cache_fill``, of static batches: pads and finished rows are held too, until the batch ends.
+
+    Whoever was admitted together is one batch.
+    """
+    batches: dict[float, list[Life]] = {}
+    for life in found:
+        if life.admitted is not None and life.end is not None:
+            batches.setdefault(life.admitted, []).append(life)
+    changes: list[tuple[float, int]] = []
+    for batch in batches.values():
+        steps = sorted({time for life in batch for time, _ in life.events})
+        rows, longest = len(batch), max(life.prompt_tokens for life in batch)
+        if steps:
+            changes.append((steps[0], rows * longest))
+            changes += [(time, rows) for time in steps[1:]]
+            changes.append((steps[-1], -rows * (longest + len(steps) - 1)))
+    return _summed(changes, bytes_per_token)
+
+
+def _summed(changes: list[tuple[float, int]], bytes_per_token: int) -> list[Filled]:
     changes.sort()
     filled: list[Filled] = []
     tokens = 0

@@ -6,12 +6,12 @@ stand-in that charges each step's predicted time to a virtual clock. Standard li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from servelib.clock import Clock, VirtualClock
 from servelib.engine.protocol import Engine
-from servelib.engine.registry import ENGINES, make_engine
+from servelib.engine.registry import BATCH_SIZE, ENGINES, MAX_NUM_SEQS, check_options, make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.drive import Progress
 from servelib.harness.laws import arrivals_from
@@ -26,7 +26,7 @@ from servelib.sim.cost import Cost, reference_cost
 from servelib.sim.machines import REFERENCE_MACHINE, devices_for, machine_named
 from servelib.sim.model import CostedModel
 from servelib.sim.models import REFERENCE_MODEL, model_named
-from servelib.sim.occupancy import Filled, Life, admissions, cache_fill, lives
+from servelib.sim.occupancy import Filled, Life, admissions, cache_fill, lives, padded_fill
 from servelib.sim.roofline import RooflineCost
 from servelib.sim.shape import kv_bytes_per_token, weight_bytes
 from servelib.spans import SpanLog, Stage
@@ -47,6 +47,7 @@ class System:
 
     ``devices`` None: the fewest in one server that hold the weights and the longest request.
     ``reached``: what is reached of the machine's peaks, None for all of it and no launch cost.
+    ``options`` are the engine's, as in the registry.
     """
 
     engine: str = "naive"
@@ -55,6 +56,7 @@ class System:
     devices: int | None = None
     longest: int = 1
     reached: Reached | None = None
+    options: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def config(self) -> ModelConfig:
@@ -95,21 +97,48 @@ class System:
     def maker(
         self, on_made: Callable[[CostedModel, SpanLog], None] | None = None
     ) -> Callable[[Clock], Engine]:
-        """Makes a fresh engine on a virtual clock. Everything is checked now; raises as ``cost``."""
+        """Makes a fresh engine on a virtual clock. Everything is checked now.
+
+        Raises as ``cost``, and on an option that the engine does not have, or that the memory does not
+        allow.
+        """
         named("engine", self.engine, ENGINES)
+        check_options(self.engine, self.options)
         config, cost = self.config, self.cost()
+        options = self._options(cost)
 
         def make(clock: Clock) -> Engine:
             if not isinstance(clock, VirtualClock):
                 raise TypeError("predicted costs need a virtual clock")
             model = CostedModel(config, cost, clock)
             if on_made is None:
-                return make_engine(self.engine, model, clock)
+                return make_engine(self.engine, model, clock, None, **options)
             spans = SpanLog(only=[Stage.QUEUE])
             on_made(model, spans)
-            return make_engine(self.engine, model, clock, spans)
+            return make_engine(self.engine, model, clock, spans, **options)
 
+        clock = VirtualClock()  # an option out of range is said now
+        make_engine(self.engine, CostedModel(config, cost, clock), clock, None, **options)
         return make
+
+    def _options(self, cost: Cost) -> dict[str, int]:
+        """The engine's options, where a memory is at stake with as many places as fit beside the weights.
+
+        Each place is as large as the longest request that can come.
+        """
+        options = dict(self.options)
+        name = {"static": "batch_size", "continuous": "max_num_seqs"}.get(self.engine)
+        if name is None or not isinstance(cost, RooflineCost):
+            return options
+        fit = cost.cache_tokens // self.longest
+        if options.get(name, 1) > fit:
+            limit = f"at most {fit}: places of {self.longest} tokens that fit beside the weights"
+            raise InvalidRequestError(name, options[name], limit)
+        if fit < {"batch_size": BATCH_SIZE, "max_num_seqs": MAX_NUM_SEQS}[name]:
+            options.setdefault(name, fit)
+        if self.engine == "continuous":
+            options["slot_size"] = self.longest
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +146,7 @@ class Settings:
     """All that a simulation depends on: the same settings give the same bytes, anywhere.
 
     ``arrivals`` is a law as on the command line: ``poisson``, ``constant``, ``gamma:0.25``, ...
+    ``options`` are the engine's, as in the registry.
     """
 
     engine: str = "naive"
@@ -132,12 +162,15 @@ class Settings:
     devices: int | None = None
     runs: int = 1
     reached: Reached | None = None
+    options: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def system(self) -> System:
         """What is simulated."""
         longest = self.prompt.high + self.output.high
-        return System(self.engine, self.machine, self.model, self.devices, longest, self.reached)
+        return System(
+            self.engine, self.machine, self.model, self.devices, longest, self.reached, self.options
+        )
 
     @property
     def workload(self) -> Workload:
@@ -214,6 +247,7 @@ def replay(
     )[0]
     model, spans = made[0]
     found = lives(point.runs[0], admissions(spans.spans()))
-    held = cache_fill(found, kv_bytes_per_token(model.config)) if model.caches else []
+    fill = padded_fill if settings.engine == "static" else cache_fill
+    held = fill(found, kv_bytes_per_token(model.config)) if model.caches else []
     cost = model.cost
     return Simulated(point, found, held, cost.cache_tokens if isinstance(cost, RooflineCost) else None)
