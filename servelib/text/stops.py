@@ -23,6 +23,8 @@ class StopMatcher:
 
     def push(self, text: str) -> str:
         """What can be given out now. After a match (``matched`` is set), nothing more."""
+        if not self._stops:
+            return text
         if self.matched is not None:
             return ""
         text = self._held + text

@@ -44,6 +44,7 @@ class Tokenizer:
             for spelling in self.encoding.special_tokens_set
         }
         self._spellings = {token_id: spelling for spelling, token_id in self.specials.items()}
+        self._bytes: dict[int, bytes] = {}  # of the ids that were asked for: a stream asks for few, often
 
     def encode(self, text: str, *, field: str = "prompt") -> tuple[int, ...]:
         """Token ids of text as typed: the spelling of a special in it stays ordinary text.
@@ -67,13 +68,16 @@ class Tokenizer:
 
         Raises ``InvalidRequestError`` for an id outside the vocabulary.
         """
+        known = self._bytes.get(token_id)
+        if known is not None and type(token_id) is int:  # True is 1 to a dictionary
+            return known
         check_int("token_id", token_id, 0, self.vocab_size - 1)
-        if token_id in self._spellings:
-            return b""
         try:
-            return self.encoding.decode_single_token_bytes(token_id)
+            raw = b"" if token_id in self._spellings else self.encoding.decode_single_token_bytes(token_id)
         except KeyError:
-            return b""
+            raw = b""
+        self._bytes[token_id] = raw
+        return raw
 
     def token_text(self, token_id: int) -> str:
         """One token spelled for a person: specials by name, bytes that are no text as ``bytes:\\xe2``."""
