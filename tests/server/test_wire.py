@@ -1,9 +1,12 @@
 """The bytes on the wire."""
 
 import json
+import socket
 import urllib.request
 
 from serving import CHAT, COMPLETION, ids, serving
+
+from servelib.server.run import listen
 
 
 def events(raw):
@@ -71,9 +74,9 @@ def test_the_head_of_a_stream_tells_proxies_not_to_wait(hello):
         response.read()
 
 
-def test_the_api_describes_itself_and_promises_no_422(hello):
-    status, raw = hello.fetch("/openapi.json")
-    described = json.loads(raw)
-    assert status == 200
-    for path in ("/v1/completions", "/v1/chat/completions"):
-        assert set(described["paths"][path]["post"]["responses"]) == {"200", "4XX", "5XX"}
+def test_an_answer_never_waits_for_the_callers_acknowledgement():
+    """Nagle's algorithm holds back an answer's second packet for 40 ms if the first is not acknowledged."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
