@@ -118,6 +118,24 @@ def test_every_option_reaches_the_run(tmp_path):
     assert about["cost"] == "costs from cost.json"
 
 
+@pytest.mark.usefixtures("tiny_model")
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [("static", {"batch_size": 3}), ("continuous", {"max_num_seqs": 2, "max_num_batched_tokens": 70})],
+)
+def test_how_much_an_engine_takes_at_once_reaches_the_run(clock, engine, options, tmp_path):
+    path = tmp_path / "a.json"
+    given = [part for name, n in options.items() for part in (f"--{name.replace('_', '-')}", str(n))]
+    few = "--requests 6 --runs 1 --rate inf --prompt 4 --output 3 --warmup 0".split()
+    assert main(["bench", "--clock", clock, "--engine", engine, *given, *few, "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
+    said = ", ".join(f"{name} {n}" for name, n in options.items())
+    assert found["conditions"]["engine"] == f"{engine} ({said})"
+    firsts = {record["events"][0][0] for record in found["runs"][0]["records"]}
+    assert len(firsts) == {"static": 2, "continuous": 3}[engine]  # batches, one after the other
+
+
 def test_readers():
     assert rates("1, 4,8") == [1.0, 4.0, 8.0]
     grown = rates("0.25:16:7")
@@ -159,6 +177,13 @@ def test_readers():
         (["sweep", "--rates", "4:2:5"], "LOW below HIGH"),
         (["sweep", "--rates", "1:2:1"], "--rates"),
         (["serve", "--port", "70000"], "--port"),
+        (["serve", "--batch-size", "4"], "static"),
+        (["bench", "--batch-size", "4"], "--batch-size"),
+        (["bench", "--engine", "static", "--max-num-seqs", "4"], "continuous"),
+        (["bench", "--engine", "continuous", "--max-num-seqs", "0"], "--max-num-seqs"),
+        (["sweep", "--engine", "continuous", "--max-num-batched-tokens", "63"], "at least 64"),
+        (["simulate", "--max-num-seqs", "4"], "not of naive"),
+        (["bench", "--url", "http://127.0.0.1:1", "--max-num-seqs", "4"], "leave it out with --url"),
         (["calibrate", "--requests", "7"], "--requests"),
         (["bench", "--requests", "9" * 20], "1000000"),
         (["bench", "--requests", "9" * 5000], "1000000"),

@@ -259,13 +259,42 @@ def test_verified_guesses_give_the_same_tokens_in_fewer_steps():
 def test_a_guess_takes_nobodys_place():
     """Four blocks of two: guesses that do not fit are left out, where a needed token would preempt."""
     scheduler = Scheduler(BlockPool(4, 2), Limits(2, 48), guess=lambda state: [1] * 6)
-    states = [RequestState(request(name, 3, 2)) for name in "ab"]
+    states = [RequestState(request(name, 3, 5)) for name in "ab"]
     for state in states:
         scheduler.add(state)
     batch = scheduler.schedule()
     scheduler.commit(batch, [[SampledToken(1)]] * 2)
     assert [len(row.ids) for row in scheduler.schedule().rows] == [1, 1]
     assert scheduler.preemptions == 0
+
+
+def test_nobody_joins_while_somebody_with_a_place_cannot_run():
+    paused = False
+
+    def share(remaining: int, left: int, most: int) -> int:
+        return 0 if paused else min(remaining, 4)
+
+    scheduler = Scheduler(SlotPool(2, 24), Limits(2, 24), share=share)
+    first, second = RequestState(request("first", 10)), RequestState(request("second", 2))
+    scheduler.add(first)
+    scheduler.commit(scheduler.schedule(), [[]])
+    scheduler.add(second)
+    paused = True
+    assert scheduler.schedule().rows == ()
+    paused = False
+    assert [row.request_id for row in scheduler.schedule().rows] == ["first", "second"]
+
+
+def test_a_preempted_request_does_not_come_back_in_the_same_step():
+    scheduler = Scheduler(BlockPool(4, 2), Limits(2, 24), share=by_chunks(1))
+    old, young = RequestState(request("old", 5, 3)), RequestState(request("young", 3, 3))
+    scheduler.add(old)
+    scheduler.add(young)
+    while not scheduler.preemptions:
+        batch = scheduler.schedule()
+        scheduler.commit(batch, [[SampledToken(1)] if row.samples else [] for row in batch.rows])
+    assert [row.request_id for row in batch.rows] == ["old"]
+    assert (scheduler.running, scheduler.waiting) == (1, 1)
 
 
 def test_an_abort_while_its_step_runs_ends_it_once():

@@ -17,6 +17,14 @@ def test_seconds_by_hand():
     assert cost.seconds(1) == pytest.approx(1.11)
 
 
+def test_a_batch_pays_the_overhead_once():
+    cost = StepCost(overhead=1.0, per_token=0.1, per_pair=0.01, per_cached=0.001)
+    batch = [(2, 10), (1, 5), (4, 0)]
+    together = cost.seconds_of(batch)
+    assert together == pytest.approx(sum(cost.seconds(*each) for each in batch) - 2 * cost.overhead)
+    assert cost.seconds_of([(2, 10)]) == cost.seconds(2, 10)
+
+
 @given(st.integers(1, 40), st.integers(0, 40))
 def test_pairs_are_counted_one_by_one(new, cached):
     assert attention_pairs(new, cached) == sum(cached + position + 1 for position in range(new))

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from servelib.clock import VirtualClock
-from servelib.engine.naive import NaiveEngine
+from servelib.engine.registry import make_engine
 from servelib.errors import InvalidRequestError
 from servelib.harness.drive import drive
 from servelib.harness.trace import REFERENCE_WORKLOAD
@@ -18,17 +19,25 @@ from servelib.spans import Span, SpanLog, Stage
 TRUE = StepCost(overhead=2e-3, per_token=1e-4, per_pair=3e-7, per_cached=2e-6)
 
 
-def live_samples(cost: StepCost) -> list[Sample]:
-    """Steps of both naive engines, as spans of a run in which each step costs exactly ``cost``."""
+def live_samples(cost: StepCost, engines: Sequence[str] = ("naive", "cached")) -> list[Sample]:
+    """Steps of engines, as spans of a run in which each step costs exactly ``cost``."""
     found = []
-    for use_cache in (False, True):
+    for name in engines:
         clock, spans = VirtualClock(), SpanLog()
-        engine = NaiveEngine(
-            CostedModel(REFERENCE, cost, clock), use_cache=use_cache, clock=clock, spans=spans
-        )
+        engine = make_engine(name, CostedModel(REFERENCE, cost, clock), clock, spans)
         drive(engine, REFERENCE_WORKLOAD.warmup(12), clock)
-        found += samples_from(spans.spans(), prefix=f"{use_cache}:")
+        found += samples_from(spans.spans(), prefix=f"{name}:")
     return found
+
+
+def test_batches_are_samples_of_all_their_sequences():
+    found = live_samples(TRUE, ["continuous"])
+    assert max(len(sample.sequences) for sample in found) == 12
+    for sample in found:
+        assert sample.seconds == pytest.approx(TRUE.seconds_of(sample.sequences))
+    both = fit(live_samples(TRUE, ["naive", "cached", "continuous"])).cost
+    for name in ("overhead", "per_token", "per_pair", "per_cached"):
+        assert getattr(both, name) == pytest.approx(getattr(TRUE, name), rel=1e-4)
 
 
 def test_a_known_cost_is_found_again():

@@ -39,6 +39,14 @@ def test_it_shows_what_simulate_gives():
     assert ask(Lab(), {**SMALL, "engine": "naive"})["cache"]["tokens"] == []
 
 
+@pytest.mark.parametrize(("engine", "option"), [("static", "batch_size"), ("continuous", "max_num_seqs")])
+def test_how_many_run_at_once_is_a_setting(engine, option):
+    found = ask(Lab(), {**SMALL, "engine": engine, "batch": 3, "rate": 1000.0})
+    assert f"{engine} ({option} 3) engine" in found["conditions"]
+    assert max(found["count"]["running"]) == 3
+    assert max(found["cache"]["tokens"]) > 0
+
+
 def test_a_moved_slo_changes_the_goodput_and_runs_nothing_again(monkeypatch):
     page, tight = Lab(), {**SMALL, "rate": 20.0, "slo_ttft": 0.1}
     before = [ask(page, {**SMALL, "rate": 20.0}), ask(page, {**SMALL, "rate": 20.0}, rate=10.0)]
@@ -59,7 +67,19 @@ def test_a_moved_slo_changes_the_goodput_and_runs_nothing_again(monkeypatch):
     [
         ({"rate": 0}, "rate", "0.01"),
         ({"rate": None}, "rate", "None"),
-        ({"engine": "warp"}, "engine", "naive, cached"),
+        ({"engine": "warp"}, "engine", "naive, cached, static, continuous"),
+        ({"engine": "static", "batch": 0}, "batch", "1"),
+        (
+            {
+                "engine": "continuous",
+                "batch": 1000,
+                "model": "llama3-8b",
+                "machine": "l4",
+                "prompt_high": 3000,
+            },
+            "batch",
+            "at most ",
+        ),
         ({"seed": 1.5}, "seed", "integer"),
         ({"output_low": 50}, "output_low", "at most the longest, 48"),
         ({"requests": 2000, "output_high": 2000}, "requests", "at most 200 "),

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -17,6 +18,7 @@ from servelib.harness.metrics import SLO
 from servelib.harness.report import point_document, to_json
 from servelib.harness.sweep import SweepError
 from servelib.request import SampledToken, StepOutput
+from servelib.sim.occupancy import Filled, Life, padded_fill
 from servelib.sim.simulate import Reached, Settings, curve, replay, simulate
 
 BIG = Settings(engine="cached", machine="h100", model="llama3-70b", rate=2.0, requests=40)
@@ -29,7 +31,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("settings", [Settings(), BIG, replace(BIG, engine="naive", arrivals="gamma:0.5")])
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(), BIG, replace(BIG, engine="continuous"), replace(BIG, engine="naive", arrivals="gamma:0.5")],
+)
 def test_the_command_writes_what_the_function_gives(tmp_path, settings):
     path = tmp_path / "a.json"
     arguments = ["--engine", settings.engine, "--machine", settings.machine, "--model", settings.model]
@@ -202,3 +207,76 @@ def test_an_engine_without_end_or_progress_is_an_error_not_a_hang(monkeypatch, e
     assert point.summary.completed == 0
     errors = {record.error for record in point.runs[0].requests if record.error}
     assert said in (broken or "") or any(said in error for error in errors)
+
+
+CROWD = replace(BIG, model="llama3-8b", devices=1, rate=200.0, requests=60)
+
+
+@pytest.mark.parametrize("engine", ["static", "continuous"])
+def test_a_batch_serves_a_crowd_that_one_at_a_time_does_not(engine):
+    alone, together = simulate(replace(CROWD, engine="cached")), simulate(replace(CROWD, engine=engine))
+    assert together.summary.ttft_p99.value < alone.summary.ttft_p99.value / 2
+    assert together.summary.output_tokens_per_second.value > 2 * (
+        alone.summary.output_tokens_per_second.value
+    )
+
+
+def test_continuous_batches_let_nobody_wait_for_a_batch_to_end():
+    static, continuous = (replay(replace(CROWD, engine=engine)) for engine in ("static", "continuous"))
+
+    def together(seen):
+        return max(sum(a.admitted <= b.admitted < a.end for a in seen.lives) for b in seen.lives)
+
+    assert together(static) == 8
+    assert 8 < together(continuous) <= 60
+    for earlier, later in pairwise(continuous.lives):
+        assert earlier.admitted <= later.admitted
+
+
+def test_what_a_batch_holds_in_the_cache():
+    for engine in ("static", "continuous"):
+        seen = replay(replace(CROWD, engine=engine))
+        assert seen.cache[-1].tokens == 0
+        assert min(filled.tokens for filled in seen.cache) == 0
+        assert max(filled.tokens for filled in seen.cache) <= (8 if engine == "static" else 60) * 144
+    # By hand: prompts of 8, outputs of 4 and all at once: every row holds its prompt and 3 inputs.
+    by_hand = replace(
+        CROWD, engine="static", prompt=Uniform(8, 8), output=Uniform(4, 4), requests=8, rate=1e6
+    )
+    lone, *rest = [filled.tokens for filled in replay(by_hand).cache]
+    assert [lone, *rest] == [8, 9, 10, 0, 7 * 8, 7 * 9, 7 * 10, 0]  # the first came alone
+
+
+def test_padded_rows_hold_pads_and_finished_rows_until_the_batch_ends():
+    def life(prompt, tokens):
+        events = tuple((float(i + 1), 1) for i in range(tokens))
+        return Life("x", 0.0, 0.5, 1.0, events[-1][0], prompt, events)
+
+    filled = padded_fill([life(5, 1), life(2, 3)], 2)
+    assert filled == [Filled(1.0, 10, 20), Filled(2.0, 12, 24), Filled(3.0, 0, 0)]
+    assert padded_fill([], 2) == []
+
+
+def test_the_memory_says_how_many_places_there_are():
+    tight = replace(BIG, prompt=Uniform(4000, 4000), output=Uniform(100, 200), requests=10, rate=100.0)
+    assert tight.system.cost().cache_tokens // 4200 == 13
+    conditions = simulate(replace(tight, engine="continuous")).conditions
+    assert conditions.engine == "continuous (max_num_seqs 13, slot_size 4200)"
+    assert simulate(replace(tight, engine="static")).conditions.engine == "static"
+    with pytest.raises(InvalidRequestError, match="at most 13: places of 4200 tokens") as caught:
+        simulate(replace(tight, engine="continuous", options={"max_num_seqs": 14}))
+    assert caught.value.field == "max_num_seqs"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        ("cached", {"batch_size": 4}, "not of cached"),
+        ("continuous", {"batch_size": 4}, "not of continuous"),
+        ("static", {"batch_size": 0}, "batch size"),
+        ("continuous", {"max_num_batched_tokens": 1}, "at least 64"),
+    ],
+)
+def test_an_option_that_cannot_be_is_said_before_anything_runs(engine, options, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        Settings(engine=engine, options=options).system.maker()
