@@ -157,6 +157,7 @@ class Scheduler:
         """Raise ``AssertionError`` if a place is lost, shared, or held by nobody that runs."""
         assert not self._waiting.keys() & self._running.keys(), "a request both waits and runs"
         assert all(state.status is RequestStatus.WAITING for state in self._waiting.values())
+        assert not any(state.computed for state in self._waiting.values()), "held by nobody"
         assert all(state.status is RequestStatus.RUNNING for state in self._running.values())
         self.pool.check_integrity(set(self._running))
 
