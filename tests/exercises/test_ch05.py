@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,6 +17,8 @@ from servelib.exercises.ch05 import check_attend, check_room
 from servelib.kv.contiguous import ContiguousKV
 from servelib.model.attention import causal_attention
 
+CHAPTER = Path(__file__).parents[2] / "notebooks" / "ch05_the_kv_cache.ipynb"
+
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
@@ -20,6 +26,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def chapter_cache():
+    """The class of the chapter's exercise cell, with the folded solution put in."""
+    cells = nbformat.read(CHAPTER, as_version=4).cells
+    (skeleton,) = [c.source for c in cells if c.cell_type == "code" and "class MyKV" in c.source]
+    (text,) = [c.source for c in cells if "<details>" in c.source and "def attend" in c.source]
+    solution = textwrap.indent(re.search(r"```python\n(.*?)```", text, re.S).group(1), "    ")
+    space = {"torch": torch, "check_attend": check_attend}
+    exec(skeleton.replace("check_attend(MyKV)", solution), space)
+    return space["MyKV"]
 
 
 class Skeleton:
@@ -62,22 +79,6 @@ def sdpa(q, keys, values, seen):
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
 
 
-class Solution(Skeleton):
-    """The folded solution of the chapter, word for word."""
-
-    def attend(self, layer, q, k, v):
-        new = self.positions(k.shape[2])
-        while self.keys.shape[2] < new.stop:  # twice the room, what is held copied
-            self.keys = torch.cat((self.keys, torch.empty_like(self.keys)), 2)
-            self.values = torch.cat((self.values, torch.empty_like(self.values)), 2)
-        self.keys[layer, :, new] = k[0]
-        self.values[layer, :, new] = v[0]
-        keys = self.keys[None, layer, :, : new.stop]  # [1, KV, S, D]
-        values = self.values[None, layer, :, : new.stop]
-        seen = torch.ones(k.shape[2], new.stop, dtype=torch.bool).tril(new.start)  # [T, S]
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
-
-
 class Materialised(Skeleton):
     """Heads copied out for each query head, the softmax by hand: slower, and right."""
 
@@ -116,7 +117,7 @@ def whole_context(config):
     return cache
 
 
-@pytest.mark.parametrize("make", [ContiguousKV, Solution, Materialised, Concatenating, whole_context])
+@pytest.mark.parametrize("make", [ContiguousKV, chapter_cache(), Materialised, Concatenating, whole_context])
 def test_right_caches_of_several_styles_pass(make):
     assert len(check_attend(make).require().results) == 12
 
