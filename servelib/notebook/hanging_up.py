@@ -125,7 +125,7 @@ def aftermath_figure(
             marker={"symbol": symbol, "size": 9, "color": PALETTE[colour]},
             hovertemplate="%{x:.0f} % leave: %{y:.3g} s<extra>" + name + "</extra>",
         )  # fmt: skip
-    fig.update_xaxes(title="callers who hang up after a quarter of their answer, %")
+    fig.update_xaxes(title="callers who hang up, %")
     fig.update_yaxes(title="TTFT p50 of those who stay, seconds", rangemode="tozero")
     fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
     rates = list(found)
