@@ -16,6 +16,7 @@ DATA_PLANE = {
     "servelib.kv.padded",
     "servelib.kv.slots",
     "servelib.model.attention",
+    "servelib.model.linear",
     "servelib.model.pretrained",
     "servelib.model.rope_scaling",
     "servelib.model.sampling",

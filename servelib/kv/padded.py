@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from servelib.kv.contiguous import FIRST_CAPACITY, check_room
-from servelib.model.attention import masked_attention
+from servelib.model.attention import additive, masked_attention
 from servelib.model.config import ModelConfig
 
 
@@ -33,6 +33,7 @@ class PaddedKV:
         # [K or V, layer, B, KV, capacity, D]
         shape = (2, config.layers, len(pads), config.kv_heads, min(FIRST_CAPACITY, config.context))
         self._store = torch.empty(*shape, config.head_size, dtype=dtype, device=device)
+        self._mask = self._store.new_empty(0, 0, 0, 0)  # of this step: [B, 1, T, S]
 
     @property
     def nbytes(self) -> int:
@@ -59,13 +60,15 @@ class PaddedKV:
         keys, values = self._store[:, layer, :, :, :end]  # [B, KV, S, D]
         keys[:, :, self.length :] = k
         values[:, :, self.length :] = v
-        return masked_attention(q, keys, values, self._mask(end))
+        if self._mask.shape[2:] != (q.shape[2], end):  # once a step
+            self._mask = additive(self._seen(end), q.dtype)
+        return masked_attention(q, keys, values, self._mask)
 
     def advance(self, new: int) -> None:
         """Count ``new`` columns as held, once every layer has stored them."""
         self.length = check_room(self.length, new, self.context)
 
-    def _mask(self, end: int) -> Tensor:
+    def _seen(self, end: int) -> Tensor:
         """Which column sees which, [B, 1, T, S]: real tokens the real ones up to their own.
 
         Pads see the pads before them: what they get is never read, but an empty row would be NaN.

@@ -1,19 +1,18 @@
 """The KV cache of a batch: fixed slots of equal size, one for each request that runs.
 
-Which request holds which slot, and how far it has come, is said by each row of a batch (the scheduler
-and its pool know); nothing of it is kept here. A slot may hold what an earlier request left behind:
-a row never reads past its own last token.
+Which request is in which slot, and how far it has come, is said by the rows of each batch; the scheduler
+and its pool know. A slot is never emptied: a row reads no further than its own newest token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from servelib.engine.batch import Batch, Row
-from servelib.model.attention import causal_attention, masked_attention
+from servelib.model.attention import additive, causal_attention, masked_attention
 from servelib.model.config import ModelConfig
 
 
@@ -29,11 +28,12 @@ class SlotKV:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.slots, self.size = slots, size
-        # [K or V, layer, slot, KV, size, D]. Zeros, not whatever was in memory: a masked position
-        # counts with weight 0, and 0 times NaN is NaN.
-        shape = (2, config.layers, slots, config.kv_heads, size, config.head_size)
+        self.slots, self.size = slots, min(size, config.context)
+        # [K or V, layer, slot, KV, size, D]. Zeros, because what is masked still counts, with weight 0:
+        # and 0 times what was in memory before may be NaN.
+        shape = (2, config.layers, slots, config.kv_heads, self.size, config.head_size)
         self._store = torch.zeros(shape, dtype=dtype, device=device)
+        self._written = [0] * slots  # how far into each slot anything was ever written
 
     @property
     def nbytes(self) -> int:
@@ -41,40 +41,39 @@ class SlotKV:
         return self._store.nbytes
 
     def view(self, batch: Batch) -> SlotView:
-        """The memory as one step sees it: what ``TinyGPT`` is given for the row of all its tokens.
+        """The memory as one step sees it: the cache that the model gets for the row of all its tokens.
 
-        Raises ``ValueError`` for a row that does not fit its slot.
+        Raises ``ValueError`` for a row that passes the end of its slot.
         """
         for row in batch.rows:
             end = row.start + len(row.ids)
             if end > self.size:
-                raise ValueError(f"request {row.request_id}: {end} tokens, a slot holds {self.size}")
+                raise ValueError(
+                    f"request {row.request_id}: {end} tokens, must be at most {self.size}: a slot; "
+                    "shorten the prompt, generate fewer tokens, or make larger slots"
+                )
+            if row.start == 0:  # a new tenant: a NaN that the last one left must not reach it, even masked
+                self._store[:, :, row.place, :, : self._written[row.place]] = 0
+                self._written[row.place] = 0
+            self._written[row.place] = max(self._written[row.place], end)
         return SlotView(self._store, batch.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefill:
-    """A row of several tokens: where it is in the flat row, and how much of its slot it reads."""
-
-    tokens: slice
-    slot: int
-    end: int
-
-
 class SlotView:
-    """One step's tokens, in their slots. A ``KVCache`` for the model, good for this step only.
+    """One step's tokens, each in its slot: a ``KVCache`` for the model, good for this step only.
 
-    Rows of one token (decodes) share one attention over a view of the slots in use, nothing copied:
-    the pool gives the lowest slots first, so few slots in between are read in vain. Every other row
-    (a prompt, a piece of one, guesses to verify) has its own.
+    Rows of one token (decodes) share one attention over the slots in use: a view, nothing is copied.
+    The pool gives the lowest slots first, so few are read in vain. Every longer row (a prompt, a piece
+    of one, guesses to verify) has an attention of its own.
     """
 
     def __init__(self, store: Tensor, rows: tuple[Row, ...]) -> None:
         self._store = store
-        device = store.device
-        slots, positions = [], []  # of each token
-        decodes, lengths = [], {}
-        self._prefills: list[_Prefill] = []
+        slots: list[int] = []  # of each token of the flat row
+        positions: list[int] = []  # of each token in its own sequence
+        decodes: list[int] = []  # which tokens are rows of their own
+        lengths: dict[int, int] = {}  # by slot: how many tokens such a row sees
+        self._longer: list[tuple[slice, slice, int]] = []  # the other rows: tokens, slot, and tokens seen
         for row in rows:
             first, end = len(slots), row.start + len(row.ids)
             slots += [row.place] * len(row.ids)
@@ -83,18 +82,21 @@ class SlotView:
                 decodes.append(first)
                 lengths[row.place] = end
             else:
-                self._prefills.append(_Prefill(slice(first, len(slots)), row.place, end))
-        # One transfer for all numbers of the step.
-        at = torch.tensor([slots, positions], device=device)  # [2, N]
-        self._slots, self._positions = at
-        self._decodes: Tensor | None = None
-        if decodes:
-            used, longest = max(lengths) + 1, max(lengths.values())
-            reach = torch.tensor([lengths.get(slot, 1) for slot in range(used)], device=device)  # [U]
-            self._mask = (torch.arange(longest, device=device) < reach[:, None])[
-                :, None, None
-            ]  # [U, 1, 1, S]
-            self._decodes = torch.tensor(decodes, device=device)
+                self._longer.append((slice(first, len(slots)), slice(row.place, row.place + 1), end))
+        used = range(max(lengths, default=-1) + 1)  # all slots up to the last that decodes
+        reach = [lengths.get(slot, 1) for slot in used]  # a slot that does not decode: anything but nothing
+        longest = max(lengths.values(), default=0)
+
+        numbers = [slots, positions, decodes, list(lengths), reach]
+        sizes = [len(part) for part in numbers]  # one transfer to the device for all of them
+        moved = torch.tensor(list(chain(*numbers)), dtype=torch.long, device=store.device)
+        in_slot, self._positions, self._decodes, self._slots, seen = torch.split(moved, sizes)
+        # Where in one layer's memory, taken as rows of D numbers, each head of each token goes.
+        _, _, _, kv, size, _ = store.shape
+        heads = torch.arange(kv, device=store.device)[:, None]
+        self._at = ((in_slot * kv + heads) * size + self._positions).flatten()  # [KV * N]
+        mask = additive(torch.arange(longest, device=store.device) < seen[:, None], store.dtype)  # [U, S]
+        self._mask = mask[:, None, None]
 
     def positions(self, new: int) -> Tensor:
         """Where each token of the flat row stands in its own sequence, [N]."""
@@ -105,21 +107,28 @@ class SlotView:
 
         ``q``: [1, H, N, D]; ``k``, ``v``: [1, KV, N, D], N the tokens of all rows. Returns [1, H, N, D].
         """
-        keys, values = self._store[:, layer]  # [slots, KV, size, D]
-        keys[self._slots, :, self._positions] = k[0].transpose(0, 1)
-        values[self._slots, :, self._positions] = v[0].transpose(0, 1)
+        keys, values = self._store[0, layer], self._store[1, layer]  # [slots, KV, size, D]
+        head_size = q.shape[-1]
+        keys.view(-1, head_size).index_copy_(0, self._at, k.reshape(-1, head_size))
+        values.view(-1, head_size).index_copy_(0, self._at, v.reshape(-1, head_size))
+        if not self._longer:  # the usual step: nothing to pick apart
+            return self._decode(q[0], keys, values)[None]
         out = torch.empty_like(q)
-        if self._decodes is not None:
-            used, _, _, longest = self._mask.shape
-            slots = self._slots[self._decodes]
-            one = q.new_zeros(used, q.shape[1], 1, q.shape[3])  # [U, H, 1, D]: a query for each slot
-            one[slots, :, 0] = q[0, :, self._decodes].transpose(0, 1)
-            y = masked_attention(one, keys[:used, :, :longest], values[:used, :, :longest], self._mask)
-            out[0, :, self._decodes] = y[slots, :, 0].transpose(0, 1)
-        for row in self._prefills:
-            held = slice(row.slot, row.slot + 1), slice(None), slice(row.end)
-            out[:, :, row.tokens] = causal_attention(q[:, :, row.tokens], keys[held], values[held])
+        if len(self._decodes):
+            out[0, :, self._decodes] = self._decode(q[0, :, self._decodes], keys, values)
+        for tokens, slot, end in self._longer:
+            held = slot, slice(None), slice(end)
+            out[:, :, tokens] = causal_attention(q[:, :, tokens], keys[held], values[held])
         return out
 
     def advance(self, new: int) -> None:
         """Nothing to count: the next batch says where its rows start."""
+
+    def _decode(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The rows of one token: [H, M, D] -> [H, M, D]."""
+        used, _, _, longest = self._mask.shape
+        # By slot, so that the keys can stay where they are. Slots without a query compute in vain.
+        queries = q.new_zeros(used, len(q), q.shape[-1]).index_copy_(0, self._slots, q.transpose(0, 1))
+        held = slice(used), slice(None), slice(longest)
+        y = masked_attention(queries[:, :, None], keys[held], values[held], self._mask)  # [U, H, 1, D]
+        return y[self._slots, :, 0].transpose(0, 1)

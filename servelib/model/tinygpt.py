@@ -22,6 +22,7 @@ from servelib.kv.slots import SlotKV
 from servelib.model import sampling
 from servelib.model.attention import causal_attention
 from servelib.model.config import REFERENCE, ModelConfig
+from servelib.model.linear import linear
 from servelib.model.rope_scaling import stretched
 from servelib.request import RequestState, SampledToken
 
@@ -63,18 +64,22 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
         """``x``: [B, T, W] -> [B, T, W]."""
-        b, t, width = x.shape
+        b, t, _ = x.shape
         eps, heads, kv = self.config.norm_eps, self.heads, self.kv_heads
 
-        qkv = F.linear(F.rms_norm(x, (width,), self.attention_norm, eps), self.qkv)
-        qkv = qkv.view(b, t, heads + 2 * kv, self.head_size).transpose(1, 2)  # [B, H+2KV, T, D]
-        qk = rotate(qkv[:, : heads + kv], cos, sin)  # queries and keys turn together
-        q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + kv :]  # [B, H | KV | KV, T, D]
+        qkv = linear(norm(x, self.attention_norm, eps), self.qkv)
+        qkv = qkv.view(b, t, heads + 2 * kv, self.head_size)  # [B, T, H+2KV, D]
+        qk = rotate(qkv[:, :, : heads + kv], cos, sin).transpose(1, 2)  # queries and keys turn together
+        q, k, v = (
+            qk[:, :heads],
+            qk[:, heads:],
+            qkv[:, :, heads + kv :].transpose(1, 2),
+        )  # [B, H | KV | KV, T, D]
         y = causal_attention(q, k, v) if cache is None else cache.attend(self.index, q, k, v)
-        x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), self.out)
+        x = x + linear(y.transpose(1, 2).reshape(b, t, -1), self.out)
 
-        gate, up = F.linear(F.rms_norm(x, (width,), self.ffn_norm, eps), self.gate_up).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.down)  # gate, up: [B, T, F]
+        gate, up = linear(norm(x, self.ffn_norm, eps), self.gate_up).chunk(2, -1)
+        return x + linear(F.silu(gate).mul_(up), self.down)  # gate, up: [B, T, F]
 
 
 class TinyGPT(nn.Module):
@@ -189,7 +194,7 @@ class TinyGPT(nn.Module):
         if cache is None and new > self.config.context:
             raise ValueError(f"got {new} tokens, must be at most {self.config.context}: the context")
         at = slice(0, new) if cache is None else cache.positions(new)
-        cos, sin = self.cos[at].unsqueeze(-3), self.sin[at].unsqueeze(-3)  # [1 or B, 1, T, D]
+        cos, sin = self.cos[at].unsqueeze(-2), self.sin[at].unsqueeze(-2)  # [T, 1, D] or [B, T, 1, D]
         x = F.embedding(ids, self.embedding)  # [B, T, W]
         for layer in self.layers:
             x = layer(x, cos, sin, cache)
@@ -198,8 +203,7 @@ class TinyGPT(nn.Module):
         return x
 
     def _logits(self, x: Tensor) -> Tensor:
-        x = F.rms_norm(x, (self.config.width,), self.norm, self.config.norm_eps)
-        return F.linear(x, self.output)  # [..., W] -> [..., V]
+        return linear(norm(x, self.norm, self.config.norm_eps), self.output)  # [..., W] -> [..., V]
 
     def _draw_weights(self) -> None:
         """Normal, variance 1/inputs: every product keeps the size of what it reads.
@@ -238,12 +242,20 @@ def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (i, i + D/2) of ``x`` [..., T, D] by its position's angle; tables: [T, D].
+    """Turn each pair (i, i + D/2) of ``x`` [..., T, H, D] by its position's angle; tables: [..., T, 1, D].
 
     Rolling by half a head puts each number's partner in its place, and the sine carries the sign:
     three kernels, where splitting and joining takes seven.
     """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """``x`` [..., W] divided by its root mean square, times ``gain``.
+
+    The gain apart: given to ``rms_norm``, it turns one kernel into six on a CPU.
+    """
+    return F.rms_norm(x, gain.shape, None, eps).mul_(gain)
 
 
 def _matrix(config: ModelConfig, rows: int, columns: int) -> nn.Parameter:
