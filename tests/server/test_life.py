@@ -13,7 +13,8 @@ import urllib.parse
 
 import openai
 import pytest
-from serving import CHAT, COMPLETION, Gate, eventually, ids, serving
+from raw import Raw
+from serving import CHAT, COMPLETION, Gate, Served, eventually, ids, serving
 
 from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import SCRIPTED, ScriptedModel
@@ -197,12 +198,49 @@ def test_a_tokenizer_too_small_for_the_model_is_refused():
         BackgroundServer(NaiveEngine(ScriptedModel([1], bigger)))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_the_engine_dies_nobody_hangs_and_everybody_is_told(stream):
+    """Under the hands of one who decodes and of some who wait."""
+    gate = Gate(free=2)
+    engine = DyingEngine(ScriptedModel(gate))
+    with BackgroundServer(engine) as server:
+        served = Served(server, engine, server.spans)
+        callers = [
+            Raw(server.url).post("/v1/completions", {**COMPLETION, "max_tokens": 99, "stream": stream})
+            for _ in range(8)
+        ]
+        assert gate.reached.wait(20)
+        assert eventually(lambda: served.metrics()["servelib_requests_waiting"] == 7)
+        engine.doomed = True
+        gate.opened.set()
+        assert eventually(lambda: served.health() == 503)
+        assert served.fetch("/ready")[0] == 503
+        told = []
+        for caller in callers:
+            with caller:
+                said = b""
+                while b"the engine died" not in said:
+                    more = caller.some()
+                    assert more
+                    said += more
+                told.append(said.split(b" ", 2)[1])
+        # Who had seen a token was told inside the stream, the rest by the status.
+        assert sorted(told) == [b"200"] * stream + [b"503"] * (8 - stream)
+        signals = served.metrics()
+        assert signals['servelib_requests_finished_total{reason="error"}'] == 8
+        assert signals["servelib_requests_running"] == signals["servelib_requests_waiting"] == 0
+        assert not engine.has_work
+        served.client.close()
+
+
 PROGRAM = """
 from servelib.engine.naive import NaiveEngine
 from servelib.model.scripted import ScriptedModel
 from servelib.server.run import serve
 from servelib.server.settings import ServerSettings
-serve(lambda: NaiveEngine(ScriptedModel([97])), port=0, on_ready=lambda url: print(url, flush=True))
+on_ready = lambda url: print(url, flush=True)
+settings = ServerSettings(grace=1000.0)  # which an idle server does not wait for
+serve(lambda: NaiveEngine(ScriptedModel([97])), port=0, on_ready=on_ready, settings=settings)
 print("clean", flush=True)
 """
 
@@ -258,6 +296,38 @@ def test_a_second_signal_ends_the_wait_for_streams_in_flight():
         connection.close()
         process.wait(30)
         assert (process.returncode, process.stdout.read(), process.stderr.read()) == (0, "clean\n", "")
+    finally:
+        process.kill()
+
+
+GRACE = """
+import sys, time
+from servelib.engine.naive import NaiveEngine
+from servelib.model.scripted import ScriptedModel
+from servelib.server.run import serve
+from servelib.server.settings import ServerSettings
+engine = NaiveEngine(ScriptedModel(lambda state: time.sleep(0.02) or 97))
+settings = ServerSettings(grace=float(sys.argv[1]))
+serve(engine, port=0, settings=settings, on_ready=lambda url: print(url, flush=True))
+print("clean", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("grace", "tokens", "end"), [(60.0, 30, b"[DONE]"), (0.2, 2000, b"shutting down")])
+def test_a_stream_in_flight_ends_within_the_grace_or_is_ended(grace, tokens, end):
+    process = subprocess.Popen(
+        [sys.executable, "-c", GRACE, str(grace)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        with Raw(url) as client:
+            client.post("/v1/completions", {**COMPLETION, "max_tokens": tokens, "stream": True})
+            said = client.some()
+            process.send_signal(signal.SIGTERM)
+            said += client.rest()  # returns: the server closed the connection
+        assert end in said
+        assert (b"[DONE]" in said) == (end == b"[DONE]")
+        assert (process.wait(30), process.stdout.read(), process.stderr.read()) == (0, "clean\n", "")
     finally:
         process.kill()
 
