@@ -25,10 +25,6 @@ def sample(logits: Tensor, state: RequestState) -> SampledToken:
     Raises ``FloatingPointError`` if no likeliest token exists (a NaN or infinite logit, or every
     token banned): the request fails instead of going on with nonsense.
     """
-    if _is_plain_greedy(state):  # the common case, and one kernel
-        peak, token_id = logits.max(-1)  # ties: the first index
-        _check_peaks(peak, [state])
-        return SampledToken(int(token_id))
     return sample_batch(logits[None], [state])[0]
 
 
@@ -38,12 +34,16 @@ def sample_batch(logits: Tensor, states: Sequence[RequestState]) -> list[Sampled
     Each row is treated as if it were alone: its token depends on no other row. Raises
     ``FloatingPointError`` as ``sample`` does.
     """
+    if all(_is_plain_greedy(state) for state in states):  # the common case, and one kernel for all
+        peaks, likeliest = logits.max(-1)  # [B], [B]; ties: the first index
+        _check_peaks(peaks, states)
+        return [SampledToken(token_id) for token_id in likeliest.tolist()]
     adjusted = logits.double()  # [B, V]; float64: no option can overflow, and sums are exact enough
     if not all(_leaves_logits_alone(state) for state in states):
         adjusted = adjusted.clone() if adjusted is logits else adjusted  # the caller's stay as they are
         for row, state in zip(adjusted, states, strict=True):
             _adjust(row, state)
-    peaks, likeliest = adjusted.max(-1)  # [B], [B]; ties: the first index
+    peaks, likeliest = adjusted.max(-1)  # [B], [B]
     _check_peaks(peaks, states)
     if any(state.request.sampling.temperature for state in states):
         chosen = torch.where(_column(states, "temperature", logits)[:, 0] == 0, likeliest,
@@ -127,7 +127,7 @@ def _is_plain_greedy(state: RequestState) -> bool:
 
 def _check_peaks(peaks: Tensor, states: Sequence[RequestState]) -> None:
     # max() hands a NaN on, so the likeliest logit alone tells whether the row is sound.
-    for peak, state in zip(peaks.flatten().tolist(), states, strict=True):
+    for peak, state in zip(peaks.tolist(), states, strict=True):
         if not math.isfinite(peak):
             raise FloatingPointError(
                 f"request {state.request.request_id}: the likeliest logit is {peak}; must be finite "

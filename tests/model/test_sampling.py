@@ -229,3 +229,13 @@ def test_half_precision_logits_are_sampled_exactly():
     kept = logits.clone()
     sample_batch(logits, [state(logit_bias={0: 5.0}, temperature=1.0)])
     assert torch.equal(logits, kept)
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=8), st.integers(0, 99))
+@settings(deadline=None, derandomize=True)
+def test_plain_greedy_rows_choose_alike_whether_all_are_plain_or_not(plain: list[bool], seed: int):
+    logits = torch.randn(len(plain), V, generator=torch.Generator().manual_seed(seed)).round()  # many ties
+    mixed = [state(**({} if easy else {"temperature": 1.0, "logprobs": 1})) for easy in plain]
+    alike = sample_batch(logits, [state() for _ in plain])
+    for easy, one, other in zip(plain, sample_batch(logits, mixed), alike, strict=True):
+        assert one == other or not easy
