@@ -25,8 +25,9 @@ from servelib.server.settings import ServerSettings
 logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
-AHEAD = 2
-"""Steps whose outputs may be on their way to their readers while the engine runs the next one."""
+AHEAD = 1
+"""Steps whose outputs may be with their readers while the engine runs the next. More gain no tokens, and
+``/health`` then waits several times as long beside many streams."""
 
 
 class EngineStoppedError(RuntimeError):

@@ -238,3 +238,44 @@ def test_of_requests_submitted_together_one_that_is_refused_takes_the_others_alo
     assert len(run(engine, scenario)) == 3
     assert not engine.has_work
     assert len(engine.model.calls) == 3  # nothing was computed for those who were refused
+
+
+def test_the_engine_is_never_more_than_a_step_ahead_of_its_readers_and_can_be_stopped_there():
+    third = threading.Event()
+
+    def script(state):
+        if len(state.output_ids) == 2:
+            third.set()
+        return 7
+
+    engine = NaiveEngine(ScriptedModel(script))
+
+    async def scenario(loop):
+        loop.submit(request("a", tokens=1000))
+        assert not third.wait(0.2)  # this thread is the readers', and it does not come to them
+        assert len(engine.model.calls) == 2
+        loop.stop(timeout=20)
+        assert not third.is_set()
+
+    run(engine, scenario)
+    assert not engine.has_work
+
+
+def test_a_step_that_does_not_end_does_not_hold_up_the_stop(caplog):
+    stepping, go_on = threading.Event(), threading.Event()
+
+    def script(state):
+        stepping.set()
+        go_on.wait(20)
+        return 7
+
+    async def scenario(loop):
+        mailbox = loop.submit(request("a"))
+        assert await asyncio.to_thread(stepping.wait, 20)
+        loop.stop(timeout=0.05)
+        with pytest.raises(EngineStoppedError, match="shutting down"):
+            await anext(mailbox)  # told at once, while the step goes on
+        go_on.set()
+
+    run(NaiveEngine(ScriptedModel(script)), scenario)
+    assert "still inside a step" in caplog.text
