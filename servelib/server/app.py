@@ -15,7 +15,7 @@ from servelib.server.answer import Answer
 from servelib.server.body import JsonRoute
 from servelib.server.choices import choices_of
 from servelib.server.docs import serve_docs
-from servelib.server.errors import RESPONSES, install_error_handlers
+from servelib.server.errors import RESPONSES, answers, install_error_handlers
 from servelib.server.log import LogCalls
 from servelib.server.probes import add_probes
 from servelib.server.replies import ChatChoice, CompletionChoice, Envelope
@@ -78,7 +78,7 @@ def create_app(
     )
     add_probes(app, service.loop)
 
-    @app.post("/v1/completions", responses={200: {"model": Envelope[CompletionChoice]}, **RESPONSES})
+    @app.post("/v1/completions", responses=answers(Envelope[CompletionChoice]))
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue a prompt."""
         request_id = service.receive(http, "cmpl", body.model)
@@ -87,7 +87,7 @@ def create_app(
         choices = choices_of(request_id, prompts, body, service.limits, default_max_tokens=16, echo=echo)
         return Answer(service.job(request_id, choices, prompts, body, CompletionFormat))
 
-    @app.post("/v1/chat/completions", responses={200: {"model": Envelope[ChatChoice]}, **RESPONSES})
+    @app.post("/v1/chat/completions", responses=answers(Envelope[ChatChoice]))
     async def chat(body: ChatBody, http: Request) -> Response:
         """Answer a conversation."""
         request_id = service.receive(http, "chatcmpl", body.model)

@@ -45,6 +45,12 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 """For the OpenAPI description of a route."""
 
 
+def answers(whole: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI description of a route that answers whole, or as a stream of events."""
+    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    return {200: {"model": whole, "content": stream}, **RESPONSES}
+
+
 class UnknownModelError(LookupError):
     """The caller named a model that is not served here."""
 
