@@ -95,14 +95,17 @@ def memory_figure(
     fig = go.Figure(layout=base_layout(alt=alt, height=460))
     name = f"{devices} x {machine.name}" if devices > 1 else machine.name
     ends = [256, config.context]
-    for height, words, dash in ((memory, f"memory of {name}", "solid"), (weights, "weights", "longdash")):
+    for height, words, dash, end in (
+        (memory, f"memory of {name}", "solid", 0),
+        (weights, "weights", "longdash", 1),
+    ):
         fig.add_scatter(
             x=ends, y=[height / 1e9] * 2, mode="lines", name=words, hoverinfo="skip", showlegend=False,
             line={"color": PALETTE["grey"], "width": 1.5, "dash": dash},
         )  # fmt: skip
-        fig.add_annotation(
-            x=math.log10(ends[0]), y=height / 1e9, text=f"{words}: {height / 1e9:,.3g} GB", showarrow=False,
-            xanchor="left", yanchor="bottom",
+        fig.add_annotation(  # where no curve passes: above the memory's left end, below the weights' right
+            x=math.log10(ends[end]), y=height / 1e9, text=f"{words}: {height / 1e9:,.3g} GB", showarrow=False,
+            xanchor=("left", "right")[end], yanchor=("bottom", "top")[end],
         )  # fmt: skip
     traces = _memory_traces(config, memory - weights, weights, start)
     for trace, (words, colour, dash) in zip(traces[:3], _KINDS, strict=True):

@@ -34,7 +34,7 @@ def _file(thing: Callable[..., Any] | type) -> str:
 
 
 def show_lines(thing: Callable[..., Any] | type, *marks: str) -> Markdown:
-    """The lines of a source that contain one of ``marks``, dedented, each with its number.
+    """The lines of a source that contain one of ``marks``, dedented, and where they stand.
 
     Raises ``ValueError`` on a mark that no line contains: then the code has moved on, and so must the text.
     """
@@ -42,9 +42,10 @@ def show_lines(thing: Callable[..., Any] | type, *marks: str) -> Markdown:
     code = textwrap.dedent("".join(lines)).splitlines()
     if missing := [mark for mark in marks if not any(mark in line for line in code)]:
         raise ValueError(f"marks: {missing} are in no line of {thing.__qualname__}")
-    shown = [(first + i, line) for i, line in enumerate(code) if any(mark in line for mark in marks)]
-    body = "\n".join(f"{line.strip()}  # line {number}" for number, line in shown)
-    return Markdown(f"```python\n{body}\n```\n\n*`{_file(thing)}`*")
+    chosen = {first + i: line for i, line in enumerate(code) if any(mark in line for mark in marks)}
+    body = textwrap.dedent("\n".join(chosen.values()))
+    where = f"line{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))}"
+    return Markdown(f"```python\n{body}\n```\n\n*`{_file(thing)}`, {where}*")
 
 
 def say(text: str, /, **numbers: object) -> Markdown:
