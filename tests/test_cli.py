@@ -127,7 +127,20 @@ def test_every_option_reaches_the_run(tmp_path):
 def test_how_much_an_engine_takes_at_once_reaches_the_run(clock, engine, options, tmp_path):
     path = tmp_path / "a.json"
     given = [part for name, n in options.items() for part in (f"--{name.replace('_', '-')}", str(n))]
-    few = "--requests 6 --runs 1 --rate inf --prompt 4 --output 3 --warmup 0".split()
+    few = [
+        "--requests",
+        "6",
+        "--runs",
+        "1",
+        "--rate",
+        "inf",
+        "--prompt",
+        "4",
+        "--output",
+        "3",
+        "--warmup",
+        "0",
+    ]
     assert main(["bench", "--clock", clock, "--engine", engine, *given, *few, "--json", str(path)]) == 0
     found = json.loads(path.read_text())
     said = ", ".join(f"{name} {n}" for name, n in options.items())

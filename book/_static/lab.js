@@ -53,6 +53,13 @@ document.addEventListener("DOMContentLoaded", () => {
   inputs.rate.after(slide);
   rateToSlide();
 
+  const applies = () => { // a setting of other engines alone cannot be moved
+    for (const { name, engines } of about.fields) {
+      inputs[name].disabled = engines.length > 0 && !engines.includes(inputs.engine.value);
+    }
+  };
+  applies();
+
   const settings = () => Object.fromEntries(about.fields.map(({ name, choices }) =>
     [name, choices.length ? inputs[name].value : Number(inputs[name].value || NaN)]));
   const remember = () => {
@@ -199,6 +206,7 @@ document.addEventListener("DOMContentLoaded", () => {
     since = performance.now();
     dirty = true;
     rateToSlide();
+    applies();
     remember();
     update();
   };

@@ -74,6 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     print(
         f"error on {found.held_out} held-out steps: median {found.median_error:.1%}, "
         f"p90 {found.p90_error:.1%}, of their total time {found.total_error:+.1%}"
+        + ("" if found.batch_error is None else f"; of batches: median {found.batch_error:.1%}")
     )
     if max(found.median_error, abs(found.total_error)) > TRUSTED_ERROR:
         print(
@@ -93,6 +94,7 @@ def _run(options: argparse.Namespace) -> int:
             "median_error": found.median_error,
             "p90_error": found.p90_error,
             "total_error": found.total_error,
+            "batch_error": found.batch_error,
         }
         save(options.json, to_json(content))
     return 0

@@ -108,7 +108,10 @@ class StaticEngine:
             self._batch, self._cache = [state for state in self._batch if _live(state)], None
             tokens = [self._alone(state) for state in self._batch]
         pairs = zip(self._batch, tokens, strict=True)
-        return [_output(state, token) for state, token in pairs if _live(state)]
+        outputs = [_output(state, token) for state, token in pairs if _live(state)]
+        if self._cache is None:
+            self._batch = [state for state in self._batch if _live(state)]
+        return outputs
 
     def abort(self, request_id: str) -> None:
         """End a request, running or waiting. Its place in a batch stays taken until the batch ends.

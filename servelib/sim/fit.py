@@ -41,6 +41,7 @@ class Fit:
     """A fitted cost and its errors on held-out steps, as fractions of the measured time.
 
     ``total_error`` is signed: predicted over measured time of all held-out steps together, minus 1.
+    ``batch_error`` is the median error of those steps that held more than one sequence; None without.
     """
 
     cost: StepCost
@@ -49,6 +50,7 @@ class Fit:
     median_error: float
     p90_error: float
     total_error: float
+    batch_error: float | None = None
 
 
 def samples_from(spans: Iterable[Span], *, prefix: str = "") -> list[Sample]:
@@ -90,6 +92,7 @@ def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
     coefficients = nnls(relative[~held] / scale, np.ones(int((~held).sum())))[0] / scale
     predicted = work[held] @ coefficients
     errors = np.abs(predicted / seconds[held] - 1)
+    batched = errors[np.array([bool(sample.others) for sample in samples])[held]]
     overhead, per_token, per_pair, per_cached = coefficients.tolist()
     return Fit(
         cost=StepCost(overhead, per_token, per_pair, per_cached, provenance),
@@ -98,6 +101,7 @@ def fit(samples: Sequence[Sample], *, provenance: str = "") -> Fit:
         median_error=float(np.median(errors)),
         p90_error=float(np.quantile(errors, 0.9)),
         total_error=float(predicted.sum() / seconds[held].sum() - 1),
+        batch_error=float(np.median(batched)) if len(batched) else None,
     )
 
 

@@ -41,7 +41,7 @@ Judged = list[tuple[float, float]]
 class Field:
     """One setting: its name in addresses, its label, and what it may be (a choice, or a number).
 
-    ``choices`` are (value, what a person reads).
+    ``choices`` are (value, what a person reads). ``engines``: those that have it; all, if empty.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Field:
     low: float = 0.0
     high: float = 0.0
     whole: bool = False
+    engines: tuple[str, ...] = ()
 
 
 def fields() -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ def _fields() -> tuple[Field, ...]:
     return (
         Field("rate", "arrival rate, requests/s", 2.0, low=0.01, high=10_000.0),
         Field("engine", "engine", next(iter(ENGINES)), tuple((name, name) for name in ENGINES)),
-        Field("batch", "at most at once (static, continuous)", 16, low=1, high=MOST_AT_ONCE, whole=True),
+        Field("batch", "at once, at most", 16, (), 1, MOST_AT_ONCE, True, tuple(BATCH_OPTIONS)),
         Field("requests", "requests", 200, low=1, high=MOST_REQUESTS, whole=True),
         Field("slo_ttft", "SLO: first token, s", 1.0, low=0.0001, high=10_000.0),
         Field("slo_gap", "SLO: every gap, s", 0.05, low=0.0001, high=1_000.0),

@@ -11,7 +11,7 @@ from textmodel import SMALL, TextModel
 
 from servelib.engine.static import StaticEngine, Waste
 from servelib.model.scripted import ScriptedModel
-from servelib.request import Request, SamplingParams
+from servelib.request import Request, RequestState, SamplingParams
 
 
 def ask(name: str, prompt: int, tokens: int) -> Request:
@@ -89,11 +89,15 @@ def test_a_batch_takes_no_more_than_fits_the_context_together():
 
 
 def test_after_a_failure_the_others_form_a_batch_again():
-    model = TextModel(breaks=frozenset({39}))
-    engine = StaticEngine(model, 3)
-    for name, ids in (("a", (1, 2)), ("bad", (39,)), ("b", (3, 4, 6))):
-        engine.add_request(Request(name, ids, SamplingParams(max_tokens=4, ignore_eos=True)))
-    assert steps(engine) == [["a", "bad", "b"], ["a", "b"], ["a", "b"], ["a", "b"]]
+    def fails(state: RequestState) -> None:
+        if state.request.request_id == "bad":
+            raise FloatingPointError("no likeliest token")
+
+    model = TextModel(fails=fails)
+    engine = engine_of(3, ask("a", 2, 4), ask("bad", 3, 4), ask("b", 5, 4), model=model)
+    assert [output.request_id for output in engine.step() if output.error] == ["bad"]
+    assert steps(engine) == [["a", "b"]] * 3
+    assert model.padded == [3, 2, 2, 2]
 
 
 def test_a_size_below_one_is_refused():

@@ -71,6 +71,7 @@ class TextModel:
     ) -> None:
         self.config = config
         self.batches: list[Batch] = []
+        self.padded: list[int] = []  # rows of each static step that ran
         self._fails = fails
         self._breaks = breaks
 
@@ -113,6 +114,7 @@ class TextModel:
         assert len({len(row) for row in rows}) == 1, "rows of unequal length"
         for row in rows:
             self._check(row)
+        self.padded.append(len(rows))
         pads, held = cache
         for kept, row in zip(held, rows, strict=True):
             kept.extend(row)

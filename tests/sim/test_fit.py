@@ -35,7 +35,10 @@ def test_batches_are_samples_of_all_their_sequences():
     assert max(len(sample.sequences) for sample in found) == 12
     for sample in found:
         assert sample.seconds == pytest.approx(TRUE.seconds_of(sample.sequences))
-    both = fit(live_samples(TRUE, ["naive", "cached", "continuous"])).cost
+    whole = fit(live_samples(TRUE, ["naive", "cached", "continuous"]))
+    both = whole.cost
+    assert whole.batch_error is not None
+    assert whole.batch_error < 1e-6
     for name in ("overhead", "per_token", "per_pair", "per_cached"):
         assert getattr(both, name) == pytest.approx(getattr(TRUE, name), rel=1e-4)
 
@@ -45,6 +48,7 @@ def test_a_known_cost_is_found_again():
     for name in ("overhead", "per_token", "per_pair", "per_cached"):
         assert getattr(found.cost, name) == pytest.approx(getattr(TRUE, name), rel=1e-4)
     assert found.median_error < 1e-6
+    assert found.batch_error is None  # one sequence a step
     assert found.cost.provenance == "a test"
     assert 0 < found.held_out < found.samples
 

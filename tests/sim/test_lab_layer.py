@@ -47,6 +47,11 @@ def test_how_many_run_at_once_is_a_setting(engine, option):
     assert max(found["cache"]["tokens"]) > 0
 
 
+def test_a_setting_of_some_engines_says_of_which():
+    of = {field["name"]: field["engines"] for field in fields() if field["engines"]}
+    assert of == {"batch": ("static", "continuous")}
+
+
 def test_a_moved_slo_changes_the_goodput_and_runs_nothing_again(monkeypatch):
     page, tight = Lab(), {**SMALL, "rate": 20.0, "slo_ttft": 0.1}
     before = [ask(page, {**SMALL, "rate": 20.0}), ask(page, {**SMALL, "rate": 20.0}, rate=10.0)]
