@@ -73,15 +73,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read; a head that is too large is refused before it is read whole."""
-        if self._phase is Phase.REFUSED:
+        if self._refused:
             return
         self._progress = False
         super().data_received(data)
         if self._progress:
-            self._pending = 0 if self._phase is Phase.BODY else len(data)
+            self._pending = len(data) if self._phase is Phase.HEAD else 0
         else:
             self._pending += len(data)
-        if self._phase is not Phase.REFUSED and self._pending > self._settings.max_head:
+        if not self._refused and self._pending > self._settings.max_head:
             self._refusal = self._too_large()
             self.send_400_response("")
         elif self._phase is Phase.IDLE and self._responded and not self._timed:
@@ -138,6 +138,10 @@ class GuardedProtocol(HttpToolsProtocol):
     @property
     def _responded(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _refused(self) -> bool:
+        return self._phase is Phase.REFUSED
 
     @property
     def _timed(self) -> bool:

@@ -110,6 +110,7 @@ class EngineLoop:
 
     def begin_stop(self) -> None:
         """End requests in flight with an error now, and the thread after its step; does not wait."""
+        self._draining = True
         self._commands.put(None)
         self._turns.release()  # it may be waiting for readers, and the event loop for it
         self._call_soon(self._end_all, SHUTTING_DOWN)

@@ -194,6 +194,13 @@ def test_a_body_of_exactly_the_limit_is_served():
         assert served.post("/v1/completions", body + b" ")[0] == 413
 
 
+def test_a_body_larger_than_a_head_may_be_is_no_head():
+    body = {**COMPLETION, "stop": ["x" * 1_000_000]}
+    with serving(ids("a"), max_head=1000) as served, Raw(served.url) as client:
+        for _ in range(2):  # on one connection
+            assert answer(client.post("/v1/completions", body).whole())[0] == 200
+
+
 @pytest.mark.parametrize(
     "data",
     [
