@@ -7,6 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from servelib.errors import InvalidRequestError
+from servelib.model import linear
 from servelib.model.config import REFERENCE, ModelConfig
 from servelib.model.tinygpt import TinyGPT
 from servelib.sim.count import count
@@ -46,9 +47,11 @@ def model() -> TinyGPT:
 
 
 @pytest.mark.parametrize(("new", "cached"), [(1, 0), (1, 40), (32, 0), (5, 20)])
-def test_operations_agree_with_those_that_pytorch_counts(model, new, cached):
-    # PyTorch counts shapes that reach a matrix product. Its CPU attention kernel is not in its list, so
-    # attention runs here by plain products; those compute every pair, also what causality throws away.
+def test_operations_agree_with_those_that_pytorch_counts(model, new, cached, monkeypatch):
+    # PyTorch counts shapes that reach a matrix product. Its CPU attention kernel and oneDNN's products are
+    # not in its list, so both run here by plain products; those of attention compute every pair, also what
+    # causality throws away.
+    monkeypatch.setattr(linear, "ONEDNN", False)
     cache = model.new_cache()
     if cached:
         model.next_logits(list(range(cached)), cache)
