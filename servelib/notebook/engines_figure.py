@@ -19,6 +19,13 @@ _LOOKS = (
     ("purple", "triangle-up", "dashdot"),
 )
 
+LOAD = tuple((metric, title) for metric, title, *_ in PANELS)
+WAITING = (
+    ("ttft_p99", "TTFT p99<br>seconds"),
+    ("gap_p99", "gap p99<br>seconds"),
+    ("goodput_fraction", "goodput<br>fraction"),
+)
+
 
 def engines_under_load(
     curves: Mapping[str, Sequence[Point]],
@@ -26,8 +33,11 @@ def engines_under_load(
     *,
     alt: str,
     start: float | None = None,
+    panels: Sequence[tuple[str, str]] = LOAD,
 ) -> go.Figure:
-    """Output rate, TTFT (logarithmic) and goodput against the arrival rate, for up to four engines.
+    """``panels`` (metric and title) against the arrival rate, for up to four engines.
+
+    By default output rate, TTFT and goodput. Latencies have logarithmic axes.
 
     ``curves`` (virtual time, the same rates for all) are lines, ``measured`` open markers with their
     intervals. A frame a rate moves a marker along every line and writes their values. ``start`` is the
@@ -39,10 +49,10 @@ def engines_under_load(
         raise ValueError("curves: the rates differ from engine to engine, must be the same for all")
     if len(names) > len(_LOOKS):
         raise ValueError(f"curves: got {len(names)} engines, must be at most {len(_LOOKS)}")
-    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06)
+    fig = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=0.06)
     first = min(range(len(rates)), key=lambda i: abs(rates[i] - (start or rates[0])))
     marks: list[go.Scatter] = []
-    for row, (metric, title, *_) in enumerate(PANELS, start=1):
+    for row, (metric, title) in enumerate(panels, start=1):
         for name, (colour, symbol, dash) in zip(names, _LOOKS, strict=False):
             fig.add_scatter(
                 x=rates, y=[_value(point, metric) for point in curves[name]], mode="lines", name=name,
@@ -54,15 +64,13 @@ def engines_under_load(
             here = go.Scatter(**_mark(rates[first], _value(curves[name][first], metric)))
             here.update(mode="markers", showlegend=False, hoverinfo="skip")
             marks.append(here.update(marker={"color": PALETTE[colour], "size": 12, "symbol": symbol}))
-        fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+        fig.update_yaxes(title=title, row=row, col=1, **axis(metric))
     moved = list(range(len(fig.data), len(fig.data) + len(marks)))
     for i, mark in enumerate(marks):
         fig.add_trace(mark, row=1 + i // len(names), col=1)
-    fig.update_yaxes(type="log", rangemode="normal", dtick=1, row=2, col=1)
-    fig.update_yaxes(range=[-0.04, 1.08], row=3, col=1)
     ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128) if rates[0] <= t <= rates[-1]]
     fig.update_xaxes(type="log", tickvals=ticks, ticktext=[_tick(t) for t in ticks])
-    fig.update_xaxes(title="arrival rate, requests per second", row=3, col=1)
+    fig.update_xaxes(title="arrival rate, requests per second", row=len(panels), col=1)
     fig.update_layout(base_layout(alt=alt, height=640))
     fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
     fig.layout.meta = {"alt": alt, "control": {"label": "arrival rate", "initial": first}}
@@ -72,7 +80,7 @@ def engines_under_load(
             traces=moved,
             data=[
                 go.Scatter(**_mark(rates[i], _value(curves[name][i], metric)))
-                for metric, *_ in PANELS
+                for metric, _ in panels
                 for name in names
             ],
         )
@@ -89,6 +97,15 @@ def frame_name(points: Mapping[str, Point]) -> str:
         shown = "undefined" if rate is None else f"{rate:.0f} tokens/s"
         said.append(f"{name} {shown}" + ("" if share is None else f", goodput {share:.0%}"))
     return f"{next(iter(points.values())).rate:.3g} req/s: " + "; ".join(said)
+
+
+def axis(metric: str) -> dict[str, Any]:
+    """How the axis of a metric runs: latencies by powers of ten, fractions from 0 to 1."""
+    if metric.startswith(("ttft", "gap")):
+        return {"type": "log", "dtick": 1}
+    if metric.endswith("fraction"):
+        return {"range": [-0.04, 1.08]}
+    return {"rangemode": "tozero"}
 
 
 def _value(point: Point, metric: str) -> float | None:
