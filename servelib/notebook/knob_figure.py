@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,19 +23,23 @@ _PANELS = (
 
 
 class KnobFigure:
-    """A ``FigureWidget``; ``show`` moves its lines. Three traces a panel: curve, here, measured."""
+    """A ``FigureWidget``; ``show`` moves its lines. Three traces a panel: curve, here, measured.
 
-    def __init__(self) -> None:
+    ``low`` and ``high`` are the ends of its arrival rates.
+    """
+
+    def __init__(self, low: float = 0.25, high: float = 16.0) -> None:
         figure = make_subplots(
             rows=1, cols=3, horizontal_spacing=0.07, subplot_titles=[title for _, title, _ in _PANELS]
         )
         for column, (_, _, colour) in enumerate(_PANELS, start=1):
             for trace in _traces(PALETTE[colour], legend=column == 1):
                 figure.add_trace(trace, row=1, col=column)
-        ticks = [0.25, 1, 4, 16]  # room for them in a narrow window too
+        ticks = [t for t in (0.25, 1, 4, 16, 64) if low <= t <= high]  # room for them in a narrow window
         figure.update_xaxes(
             type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], tickangle=0,
-            title={"text": "arrival rate (requests/s)", "standoff": 4}, range=[-0.68, 1.28],
+            title={"text": "arrival rate (requests/s)", "standoff": 4},
+            range=[math.log10(low) - 0.08, math.log10(high) + 0.08],
         )  # fmt: skip
         figure.update_yaxes(rangemode="tozero")
         figure.update_yaxes(range=[-0.04, 1.04], tickformat=".1f", col=3)
