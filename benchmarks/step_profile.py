@@ -67,7 +67,8 @@ def profile(model: TinyGPT, batch: int, now: Callable[[], float]) -> dict[str, f
         part_of |= {
             id(layer.qkv): "qkv",
             id(layer.out): "out",
-            id(layer.gate_up): "ffn",
+            id(layer.gate): "ffn",
+            id(layer.up): "ffn",
             id(layer.down): "ffn",
         }
     places: list[tuple[Any, str, str | Callable[..., str]]] = [

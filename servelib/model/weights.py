@@ -20,8 +20,8 @@ OUTPUT = "lm_head.weight"
 def llama_views(model: TinyGPT) -> dict[str, Tensor]:
     """Every weight as a Llama checkpoint names and shapes it: a view, so writing to it loads it.
 
-    Llama keeps queries, keys and values apart, and gate and up; here each group is one matrix, and
-    its parts are rows of it. A tied output matrix has no name of its own, as in the checkpoints.
+    Llama keeps queries, keys and values apart; here they are one matrix, and its parts are rows of it.
+    A tied output matrix has no name of its own, as in the checkpoints.
     """
     config = model.config
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
@@ -32,7 +32,6 @@ def llama_views(model: TinyGPT) -> dict[str, Tensor]:
         assert isinstance(layer, Layer)
         prefix = f"model.layers.{layer.index}"
         q, k, v = torch.split(layer.qkv.data, [queries, keys, keys])
-        gate, up = torch.split(layer.gate_up.data, config.ffn_size)
         views |= {
             f"{prefix}.input_layernorm.weight": layer.attention_norm.data,
             f"{prefix}.self_attn.q_proj.weight": q,
@@ -40,8 +39,8 @@ def llama_views(model: TinyGPT) -> dict[str, Tensor]:
             f"{prefix}.self_attn.v_proj.weight": v,
             f"{prefix}.self_attn.o_proj.weight": layer.out.data,
             f"{prefix}.post_attention_layernorm.weight": layer.ffn_norm.data,
-            f"{prefix}.mlp.gate_proj.weight": gate,
-            f"{prefix}.mlp.up_proj.weight": up,
+            f"{prefix}.mlp.gate_proj.weight": layer.gate.data,
+            f"{prefix}.mlp.up_proj.weight": layer.up.data,
             f"{prefix}.mlp.down_proj.weight": layer.down.data,
         }
     return views
