@@ -1,0 +1,37 @@
+"""Our engine, the one named by the variable SERVELIB_ENGINE, with its defaults."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from runner import Generate, serve
+
+from servelib.clock import WallClock
+from servelib.engine.registry import make_engine
+from servelib.model.tinygpt import TinyGPT
+from servelib.request import Request, SamplingParams
+
+
+def load(folder: Path, threads: int) -> Generate:
+    torch.set_num_threads(threads)
+    model = TinyGPT.from_pretrained(folder)
+
+    def generate(prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        engine = make_engine(os.environ["SERVELIB_ENGINE"], model, WallClock())
+        made: dict[str, list[int]] = {}
+        for index, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+            sampling = SamplingParams(max_tokens=length, ignore_eos=True)
+            engine.add_request(Request(str(index), tuple(prompt), sampling))
+            made[str(index)] = []
+        while engine.has_work:
+            for output in engine.step():
+                made[output.request_id] += output.token_ids
+        return list(made.values())
+
+    return generate
+
+
+if __name__ == "__main__":
+    serve(load)
