@@ -64,7 +64,7 @@ def check_room(answer: Any, *, model: str = "qwen3-32b", tokens: int = 4096, roo
         answer,
         right,
         tried=f"your number of requests of {tokens:,} tokens, {config.label}",
-        expected=f"how many fit into {room / 1e9:g} GB, counted as 10^9 bytes each",
+        expected=f"how many fit into {room / 1e9:g} GB (of 10^9 bytes)",
         hint="Bytes of one token: 2 (a key and a value), layers, key-value heads, head size, bytes of a "
         "number. Then times the tokens of a request.",
         slips=[
