@@ -56,6 +56,7 @@ def check_abort_gain(answer: Any, *, leave: float, after: float) -> Report:
             ),
             (1 / (1 - leave), f"Those who leave do not cost nothing: they cost {after:.0%} of an answer."),
             (1 / (1 - leave * after), "You took away the part that was read. The part behind it is saved."),
+            (right - 1, "That is how much more, as a share of before. The factor is new divided by old."),
             (1 / (1 - (1 - after)), f"Only {leave:.0%} of the callers leave; the others read to the end."),
         ],
         tolerance=0.02,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from servelib.exercises.check import Check, Mistake
@@ -35,11 +36,7 @@ def detokenizer_checks(make: MakeDetokenizer) -> list[Check]:
         ("two streams do not share anything", _two_streams),
         ("200 random byte strings in random pieces equal decoding at once", _random),
     ]
-    return [_check(name, run, make) for name, run in checks]
-
-
-def _check(name: str, run: Callable[[MakeDetokenizer], None], make: MakeDetokenizer) -> Check:
-    return Check(name, lambda: run(make))
+    return [Check(name, partial(run, make)) for name, run in checks]
 
 
 class _Stream:
@@ -80,10 +77,8 @@ def _letters(make: MakeDetokenizer) -> None:
             if len(got) > 1:
                 hint = "You give out what was sent before. Only what is new may go out."
             raise Mistake(tried, repr(chr(letter)), repr(got), hint)
-    rest = stream.finish(tried)
-    if rest:
-        hint = "All of it went out before. finish() gives what is left, and here nothing is."
-        raise Mistake(f"{tried}, then finish()", "''", repr(rest), hint)
+    hint = "All of it went out before. finish() gives what is left, and here nothing is."
+    _same(stream.finish(tried), "", f"{tried}, then finish()", hint)
 
 
 def _held_back(make: MakeDetokenizer) -> None:
@@ -128,9 +123,8 @@ def _every_split(make: MakeDetokenizer) -> None:
                     "You hold back text that is whole. Only the last, unfinished character may wait; joined "
                     "emoji and accents are code points of their own, and each goes out when it is whole."
                 )
-            raise Mistake(
-                f"{tried}, the first push", repr(whole[-12:]) + " at the end", repr(first[-12:]), hint
-            )
+            at_end = repr(whole[-12:]) + " at the end"
+            raise Mistake(f"{tried}, the first push", at_end, repr(first[-12:]), hint)
         second = stream.push(raw[cut:], tried) + stream.finish(tried)
         _same(first + second, MULTILINGUAL, tried, "The second part begins with the bytes you held back.")
 
@@ -172,24 +166,26 @@ def _invalid(make: MakeDetokenizer) -> None:
         (b"\x80ok", "\ufffdok"),
     ):
         tried = f"the bytes {raw!r}, one token each"
-        got = _Stream(make).whole([[byte] for byte in raw], tried)
+        stream = _Stream(make)
+        at_once = "".join(stream.push([byte], tried) for byte in raw)
+        got = at_once + stream.finish(tried)
         hint = "Decode with errors='replace': the bad bytes become U+FFFD, and decoding goes on behind them."
         if got == expected.replace("\ufffd", ""):
             hint = "You drop bad bytes without a trace. The reader should see that something was there."
         elif len(got) < len(expected):
             hint = "Text is lost: bytes that can no longer become a character are still held back. " + hint
         _same(got, expected, tried, hint)
+        hint = "Bytes that can no longer become a character are held until finish(): one stops the stream."
+        _same(at_once, expected, f"{tried}, before finish()", hint)
 
 
 def _real_replacement(make: MakeDetokenizer) -> None:
     stream, tried = _Stream(make), "the three bytes of a real U+FFFD in one push"
-    got = stream.push("\ufffd".encode(), tried)
-    if got != "\ufffd":
-        hint = (
-            "You look for U+FFFD in the decoded text to learn whether a character is unfinished. It may be "
-            "there because the model wrote it. Look at the bytes."
-        )
-        raise Mistake(tried, repr("\ufffd"), repr(got), hint)
+    hint = (
+        "You look for U+FFFD in the decoded text to learn whether a character is unfinished. It may be "
+        "there because the model wrote it. Look at the bytes."
+    )
+    _same(stream.push("\ufffd".encode(), tried), "\ufffd", tried, hint)
 
 
 def _cut_short(make: MakeDetokenizer) -> None:
@@ -197,14 +193,10 @@ def _cut_short(make: MakeDetokenizer) -> None:
     got = stream.push([97, *"世".encode()[:2]], tried)
     if got != "a":
         raise Mistake(tried, repr("a"), repr(got), _why_half(got))
-    rest = stream.finish(tried)
-    if rest != "\ufffd":
-        hint = "finish() says that no more comes: what is held back goes out as one U+FFFD."
-        raise Mistake(f"{tried}, finish()", repr("\ufffd"), repr(rest), hint)
-    again = stream.finish(tried)
-    if again:
-        hint = "Empty what you held when you give it out, or a caller gets it twice."
-        raise Mistake(f"{tried}, finish() once more", "''", repr(again), hint)
+    hint = "finish() says that no more comes: what is held back goes out as one U+FFFD."
+    _same(stream.finish(tried), "\ufffd", f"{tried}, finish()", hint)
+    hint = "Empty what you held when you give it out, or a caller gets it twice."
+    _same(stream.finish(tried), "", f"{tried}, finish() once more", hint)
 
 
 def _two_streams(make: MakeDetokenizer) -> None:
@@ -222,9 +214,7 @@ def _random(make: MakeDetokenizer) -> None:
         raw = _noise(rng)
         pushes = _pieces(rng, raw)
         tried = f"the pushes {pushes}"
-        hint = (
-            "Compare with bytes.decode('utf-8', errors='replace') of all of it: that is what must come out."
-        )
+        hint = "All of it together, bytes.decode('utf-8', errors='replace'): that is what must come out."
         _same(_Stream(make).whole(pushes, tried), raw.decode("utf-8", errors="replace"), tried, hint)
 
 
@@ -248,10 +238,8 @@ def _same(got: str, expected: str, tried: str, hint: str) -> None:
 
 def _around(expected: str, got: str) -> tuple[str, str]:
     """Both texts, from a little before where they part."""
-    at = next(
-        (i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b),
-        min(len(expected), len(got)),
-    )
+    apart = (i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b)
+    at = next(apart, min(len(expected), len(got)))
     start = max(0, at - 8)
     lead = f"... from character {start}: " if start else ""
     return lead + repr(expected[start : start + 40]), lead + repr(got[start : start + 40])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from servelib.exercises.check import Check, Mistake
@@ -33,11 +34,7 @@ def stop_checks(make: MakeMatcher) -> list[Check]:
         ("300 random texts in random pieces are cut where the whole text is cut", _random),
         ("nothing is held back that cannot become a stop string", _no_longer),
     ]
-    return [_check(name, run, make) for name, run in checks]
-
-
-def _check(name: str, run: Callable[[MakeMatcher], None], make: MakeMatcher) -> Check:
-    return Check(name, lambda: run(make))
+    return [Check(name, partial(run, make)) for name, run in checks]
 
 
 class _Stream:

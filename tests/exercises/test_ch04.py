@@ -108,6 +108,18 @@ class Strict(OwnBytes):
         return text
 
 
+class StopsAtBad(OwnBytes):
+    """Gives out what is before an error, and takes every error for a character that is not whole yet."""
+
+    def push(self, ids):
+        self.held += b"".join(map(self.tokenizer.token_bytes, ids))
+        try:
+            text, self.held = self.held.decode(), b""
+        except UnicodeDecodeError as error:
+            text, self.held = self.held[: error.start].decode(), self.held[error.start :]
+        return text
+
+
 class ForgetsTheEnd(OwnBytes):
     def finish(self):
         return ""
@@ -178,6 +190,11 @@ class TokensNotBytes(OwnBytes):
         return out
 
 
+class OneForMany(OwnBytes):
+    def push(self, ids):
+        return re.sub("\ufffd+", "\ufffd", super().push(ids))
+
+
 class WaitsForSpace(OwnBytes):
     def push(self, ids):
         self.held += b"".join(map(self.tokenizer.token_bytes, ids))
@@ -212,13 +229,15 @@ class GivesBytes(OwnBytes):
         (PerToken, "half a character is held back", "before the character is whole"),
         (Ignoring, "half a character is held back", "errors='ignore'"),
         (Strict, "every split in two", "You hold back text that is whole"),
+        (StopsAtBad, "a byte that is no text", "one stops the stream"),
         (ForgetsTheEnd, "a byte that is no text|a character cut short", "finish() says that no more comes"),
         (EndsTwice, "a character cut short", "a caller gets it twice"),
         (LooksForReplacement, "a U+FFFD that the model", "Look at the bytes"),
         (Resends, "plain letters", "Only what is new may go out"),
         (Shared, "two streams", "make it in __init__"),
         (SpellsControl, "control tokens", "use token_bytes()"),
-        (TokensNotBytes, "200 random byte strings", "that is what must come out"),
+        (TokensNotBytes, "a byte that is no text", "one stops the stream"),
+        (OneForMany, "200 random byte strings", "that is what must come out"),
         (WaitsForSpace, "plain letters", "goes out with the push that brings it"),
         (Latin, "half a character", "never a character of its own"),
         (DropsBad, "a byte that is no text", "You drop bad bytes without a trace"),
@@ -492,6 +511,7 @@ def test_the_gain_of_an_abort():
     ("answer", "hint"),
     [
         (1.375, "You added"),
+        (0.6, "how much more"),
         (0.375, "share of tokens computed for nobody"),
         (0.625, "Turn it over"),
         (2, "do not cost nothing"),
