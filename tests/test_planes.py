@@ -141,8 +141,7 @@ def test_the_core_needs_only_the_standard_library(modules: list[str]):
 
 def test_the_block_blocks():
     failed = probe(sorted(DATA_PLANE))["failed"]
-    assert set(failed) == DATA_PLANE
-    assert all("torch is out of bounds" in reason for reason in failed.values())
+    assert failed == dict.fromkeys(DATA_PLANE, "torch is out of bounds here")
 
 
 def test_importing_the_package_imports_nothing_of_it():
