@@ -95,10 +95,10 @@ def servers(options: argparse.Namespace) -> Iterator[list[Server]]:
             str(Path(sys.executable).with_name("servelib")), "serve", "--engine", options.engine,
             "--port", str(ports[0]), "--threads", str(options.our_threads),
         ]  # fmt: skip
-        theirs = [
-            str(python.with_name("vllm")), "serve", str(model), "--port", str(ports[1]), "--dtype", "float32",
-            "--max-num-seqs", "64", "--max-model-len", "2048", "--no-enable-prefix-caching",
-            "--served-model-name", "reference",
+        theirs = [  # what `vllm serve` runs; the command itself looks for a package of another name
+            str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
+            "--port", str(ports[1]), "--dtype", "float32", "--max-num-seqs", "64", "--max-model-len", "2048",
+            "--no-enable-prefix-caching", "--served-model-name", "reference",
         ]  # fmt: skip
         env = {
             "VLLM_CPU_KVCACHE_SPACE": "1",

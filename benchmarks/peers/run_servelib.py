@@ -16,10 +16,9 @@ from servelib.request import Request, SamplingParams
 
 def load(folder: Path, threads: int) -> Generate:
     torch.set_num_threads(threads)
-    model = TinyGPT.from_pretrained(folder)
+    engine = make_engine(os.environ["SERVELIB_ENGINE"], TinyGPT.from_pretrained(folder), WallClock())
 
     def generate(prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        engine = make_engine(os.environ["SERVELIB_ENGINE"], model, WallClock())
         made: dict[str, list[int]] = {}
         for index, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
             sampling = SamplingParams(max_tokens=length, ignore_eos=True)
