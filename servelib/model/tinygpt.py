@@ -70,13 +70,9 @@ class Layer(nn.Module):
         eps, heads, kv = self.config.norm_eps, self.heads, self.kv_heads
 
         qkv = linear(norm(x, self.attention_norm, eps), self.qkv)
-        qkv = qkv.view(b, t, heads + 2 * kv, self.head_size)  # [B, T, H+2KV, D]
-        qk = rotate(qkv[:, :, : heads + kv], cos, sin).transpose(1, 2)  # queries and keys turn together
-        q, k, v = (
-            qk[:, :heads],
-            qk[:, heads:],
-            qkv[:, :, heads + kv :].transpose(1, 2),
-        )  # [B, H | KV | KV, T, D]
+        qk, v = torch.split(qkv.view(b, t, -1, self.head_size), [heads + kv, kv], 2)  # [B, T, H+KV | KV, D]
+        q, k = torch.split(rotate(qk, cos, sin), [heads, kv], 2)  # both turn together
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H | KV | KV, T, D]
         y = causal_attention(q, k, v) if cache is None else cache.attend(self.index, q, k, v)
         x = linear(y.transpose(1, 2).reshape(b, t, -1), self.out).add_(x)
 

@@ -202,3 +202,11 @@ def test_other_number_formats_run(dtype: str):
     assert found.dtype is getattr(torch, dtype)
     alone = [model.next_logits(ids(9, i)[: 9 - i]) for i in range(3)] + [model.next_logits(ids(4, 9))]
     assert torch.allclose(found, torch.stack(alone), atol=1e-9 if dtype == "float64" else 0.2)
+
+
+def test_a_step_stays_on_the_models_device():
+    # "meta" computes shapes only, and nearly everywhere refuses a tensor of another device.
+    model = TinyGPT(SMALL).to("meta")
+    batch = Batch((Alone("a", ids(9, 1), 0).row(1, 1), Alone("b", ids(9, 1), 3, done=2).row(3, 2)))
+    assert model.run(batch, model.new_slots(4, SIZE)).device.type == "meta"
+    assert model.run_padded([[0, 1], [2, 3]], model.new_padded([1, 0])).device.type == "meta"
