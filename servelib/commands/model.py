@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
-from servelib.commands.options import integer
+from servelib.commands.options import UsageError, integer
 from servelib.engine.registry import ServedModel
-from servelib.model.config import REFERENCE
+from servelib.errors import PretrainedError
+from servelib.model.config import DTYPES, REFERENCE
+from servelib.text.chat import ChatTemplate
+from servelib.text.tokenizer import Tokenizer
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -31,3 +35,51 @@ def reference_model(threads: int | None) -> ServedModel:
 
     torch.set_num_threads(threads or 1)
     return TinyGPT(REFERENCE)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The options that say which model runs, where, and in which numbers."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="a Llama checkpoint in Hugging Face's format, or owner/name on its hub (default: the reference "
+        "model, with random weights)",
+    )
+    group.add_argument("--device", default="cpu", help="where it computes: cpu, cuda, cuda:1 (default: cpu)")
+    group.add_argument("--dtype", choices=DTYPES, help="its numbers (default: the checkpoint's own)")
+
+
+def chosen_model(options: argparse.Namespace) -> ServedModel:
+    """The model that ``add_model`` and ``add_threads`` name. Raises ``UsageError``."""
+    if (options.model, options.device, options.dtype) == (None, "cpu", None):
+        return reference_model(options.threads)
+    import torch  # here, as above
+
+    from servelib.model.pretrained import load_model, usable_device
+    from servelib.model.tinygpt import TinyGPT
+
+    torch.set_num_threads(options.threads or 1)
+    try:
+        if options.model is not None:
+            return load_model(options.model, dtype=options.dtype, device=options.device)
+        device = usable_device(options.device)
+        return TinyGPT(replace(REFERENCE, dtype=options.dtype or REFERENCE.dtype)).to(device)
+    except PretrainedError as error:
+        raise UsageError(str(error)) from None
+
+
+def chosen_text(options: argparse.Namespace) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """The checkpoint's tokenizer and chat template; None for the course's own. Raises ``UsageError``."""
+    if options.model is None:
+        return None, None
+    from servelib.model.llama_config import read_config
+    from servelib.model.pretrained import checkpoint_folder
+    from servelib.text.pretrained import load_chat_template, load_tokenizer
+
+    try:
+        folder = checkpoint_folder(options.model)
+        vocab_size = read_config(folder).vocab_size
+        return load_tokenizer(folder, vocab_size=vocab_size), load_chat_template(folder)
+    except PretrainedError as error:
+        raise UsageError(str(error)) from None

@@ -7,9 +7,10 @@ import math
 import os
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 from servelib.clock import WallClock
-from servelib.commands.model import add_threads, reference_model
+from servelib.commands.model import add_model, add_threads, chosen_model, chosen_text
 from servelib.commands.options import Parser, UsageError, add_engine, engine_options, integer, positive, short
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
@@ -21,6 +22,7 @@ Serve the reference model over HTTP, in OpenAI's format.
 
 example:
   servelib serve --port 8000
+  servelib serve --model ./my-llama --threads 4       a real checkpoint, its tokenizer and its template
   curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
        -d '{"model": "tinygpt", "prompt": "Hello", "max_tokens": 16}'
 
@@ -32,7 +34,8 @@ what to ask it:
 
 how it ends:
   On SIGTERM or Ctrl-C it takes no new request; those in flight have --grace seconds, then the rest end
-  with an error event. A second signal ends the wait. Exit code 0.
+  with an error event. A second signal ends the wait. Exit code 0. A step of the engine that does not end
+  is left behind after 5 seconds.
 """
 EPILOG = """\
 what a caller is told:
@@ -59,6 +62,7 @@ def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
         "--port", type=integer(0, 65535), default=8000, help="0 takes a free one (default: %(default)s)"
     )
     add_threads(parser)
+    add_model(parser)
     _add_access(parser)
     _add_overload(parser)
     _add_log(parser)
@@ -99,7 +103,7 @@ def _add_overload(parser: Parser) -> None:
             help=f"{text} (default: %(default)s)",
         )
     for option, text in (
-        ("request-timeout", "from the arrival of a request to its last token"),
+        ("request-timeout", "from the arrival of a request to its last token, and for a reader to keep up"),
         ("head-timeout", "for a head to arrive"),
         ("body-timeout", "for a body to arrive"),
         ("write-timeout", "in which a reader must take something of what is written to it"),
@@ -148,11 +152,20 @@ def _run(options: argparse.Namespace) -> int:
     given = engine_options(options, options.engine)
 
     def build() -> Engine:  # once the port is ours
-        return make_engine(options.engine, reference_model(options.threads), WallClock(), None, **given)
+        return make_engine(options.engine, chosen_model(options), WallClock(), None, **given)
 
     try:
         with LogHandler(options.log_level):
-            serve(build, host=options.host, port=options.port, settings=settings)
+            tokenizer, template = chosen_text(options)
+            serve(
+                build,
+                host=options.host,
+                port=options.port,
+                settings=settings,
+                tokenizer=tokenizer,
+                chat_template=template,
+                model_id=options.model and Path(options.model).name,
+            )
     except BindError as error:
         raise UsageError(str(error)) from None
     return 0

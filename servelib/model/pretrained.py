@@ -29,7 +29,7 @@ def load_model(
     if dtype is not None and dtype not in DTYPES:
         raise PretrainedError(f"dtype: got {dtype!r}, must be one of {', '.join(DTYPES)}")
     _need("safetensors")
-    where = _device(device)
+    where = usable_device(device)
     folder = checkpoint_folder(source)
     config = replace(read_config(folder, dtype=dtype), label=Path(source).name or folder.name)
     files = weight_files(folder)
@@ -84,8 +84,11 @@ def _need(package: str) -> None:
         raise PretrainedError(f"checkpoints need the package {package}: pip install 'servelib[checkpoints]'")
 
 
-def _device(device: torch.device | str) -> torch.device:
-    """Checked by putting something there: a name alone says nothing about a driver."""
+def usable_device(device: torch.device | str) -> torch.device:
+    """Checked by putting something there: a name alone says nothing about a driver.
+
+    Raises ``PretrainedError``.
+    """
     try:
         where = torch.device(device)
         torch.empty(1, device=where)
