@@ -91,5 +91,6 @@ def install_access(app: FastAPI, settings: ServerSettings) -> None:
             CORSMiddleware,
             allow_origins=list(settings.allow_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # OpenAI's own client sends a dozen about itself
+            expose_headers=["retry-after"],
         )

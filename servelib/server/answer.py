@@ -7,9 +7,10 @@ import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from servelib.clock import Clock
 from servelib.server.errors import error_body
@@ -59,6 +60,8 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the answer (the ASGI side of a response)."""
         self._call = scope[CALL]
+        if scope["http_version"] == "1.0":
+            send = _whole(send)
         write = self._write_stream(send) if self._job.stream else self._write_whole(send)
         await unless_hung_up(receive, write)
 
@@ -108,6 +111,26 @@ class Answer(Response):
         return fragments(
             job.loop, job.tokenizer, job.choices, call=self._call, spans=job.spans, clock=job.clock
         )
+
+
+def _whole(send: Send) -> Send:
+    """Keeps a stream until its end: HTTP/1.0 knows no chunks, so the length has to be said first."""
+    start: dict[str, Any] = {}
+    parts: list[bytes] = []
+
+    async def gather(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            start.update(message)
+            return
+        parts.append(message["body"])
+        if not message.get("more_body", False):
+            body = b"".join(parts)
+            length = (b"content-length", str(len(body)).encode())
+            headers = [header for header in start["headers"] if header[0] != length[0]]
+            await send(start | {"headers": [*headers, length]})
+            await send({"type": "http.response.body", "body": body})
+
+    return gather
 
 
 async def unless_hung_up(receive: Receive, work: Coroutine[None, None, None]) -> None:

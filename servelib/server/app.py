@@ -68,7 +68,8 @@ def create_app(
             service.loop.stop(timeout=STUCK)
 
     # The stock /docs page loads scripts from elsewhere; ``serve_docs`` has its own.
-    app = FastAPI(title="servelib", lifespan=lifespan, docs_url=None, redoc_url=None)
+    # A slash too many is a 404: a redirect would go to whatever host the caller wrote into the head.
+    app = FastAPI(title="servelib", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
     app.router.route_class = JsonRoute
     install_error_handlers(app)
@@ -82,7 +83,7 @@ def create_app(
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue a prompt."""
         request_id = service.receive(http, "cmpl", body.model)
-        prompts = [service.prompt(request_id, prompt) for prompt in body.prompts]
+        prompts = await service.prompts(request_id, body.prompts)
         echo = service.text_of if body.echo else None
         choices = choices_of(request_id, prompts, body, service.limits, default_max_tokens=16, echo=echo)
         return Answer(service.job(request_id, choices, prompts, body, CompletionFormat))
@@ -91,7 +92,7 @@ def create_app(
     async def chat(body: ChatBody, http: Request) -> Response:
         """Answer a conversation."""
         request_id = service.receive(http, "chatcmpl", body.model)
-        prompts = [service.conversation(request_id, body.messages)]
+        prompts = [await service.conversation(request_id, body.messages)]
         with renamed_fields(prompt="messages"):
             choices = choices_of(request_id, prompts, body, service.limits, end_ids=service.turn_end_ids)
         return Answer(service.job(request_id, choices, prompts, body, ChatFormat))

@@ -22,6 +22,8 @@ from servelib.server.stream import GenerationError
 
 logger = logging.getLogger(__name__)
 
+MOST_ECHOED = 80  # characters of a name that the caller made up, in an answer that says it is unknown
+
 
 class ErrorDetail(BaseModel):
     """What went wrong; ``param`` names the field at fault where there is one."""
@@ -95,7 +97,7 @@ def error_body(error: Exception) -> tuple[int, bytes]:
         status, message = 503, str(error)
     elif isinstance(error, GenerationError):
         message = "the engine failed on this request; the server's log has the cause"
-    content = {"message": message, "type": kind, "param": param, "code": code}
+    content = {"message": message, "type": kind, "param": param and _short(param), "code": code}
     # ASCII, because a caller's own words may hold what UTF-8 cannot.
     return status, json.dumps({"error": content}, ensure_ascii=True).encode()
 
@@ -131,9 +133,13 @@ def _explain(problems: Any) -> tuple[str | None, str]:
     param = str(path[0])
     if first["type"] == "extra_forbidden":
         where = f" in {param}" if len(path) > 1 else ""
-        return param, f"{path[-1]}: not a field that this server knows{where}; remove it"
+        return param, f"{_short(str(path[-1]))}: not a field that this server knows{where}; remove it"
     # A field of several types has one problem for each; the caller needs them all.
     wants = [problem["msg"] for problem in problems if problem["loc"][1:2] == path[:1]]
     wants = [want[0].lower() + want[1:] for want in dict.fromkeys(wants)]
     place = ".".join(str(part) for part in path) if len(path) > 1 and len(wants) == 1 else param
     return param, f"{place}: {', or '.join(wants)}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_ECHOED else name[: MOST_ECHOED - 3] + "..."

@@ -54,19 +54,22 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
         self._engine_loop: EngineLoop = app.state.service.loop
         self._ended_wait = False
+        self._event_loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the grace, the second ends it, a third Ctrl-C ends everything."""
         self._engine_loop.drain()
-        if self.should_exit and not self._ended_wait:
+        if self.should_exit and not self._ended_wait and self._event_loop is not None:
             self._ended_wait = True
-            self._engine_loop.begin_stop()
+            # Not here: this thread may be holding the very lock that stopping the engine takes.
+            self._event_loop.call_soon_threadsafe(self._engine_loop.begin_stop)
         else:
             super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
-        asyncio.get_running_loop().set_exception_handler(_FullHouse())
+        self._event_loop = asyncio.get_running_loop()
+        self._event_loop.set_exception_handler(_FullHouse())
         await super().startup(sockets)
         self._on_ready()
 

@@ -158,7 +158,11 @@ class BackgroundServer:
             target=self._run, args=(listener,), name="servelib-server", daemon=True
         )
         self._thread.start()
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C: nobody will leave a block that was never entered
+            self._server.should_exit = True
+            raise
         if self._error is not None:
             self._thread.join()
             raise RuntimeError("the server did not start") from self._error

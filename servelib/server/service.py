@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -23,6 +25,9 @@ from servelib.server.wire import ChatFormat, CompletionFormat
 from servelib.spans import Span, SpanLog, Stage, timed
 from servelib.text.chat import ChatTemplate, Message, encode_segments
 from servelib.text.tokenizer import Tokenizer
+
+LONG = 16_384  # characters: a millisecond or two of tokenising, for which nobody else should wait
+Made = TypeVar("Made")
 
 
 class Service:
@@ -81,22 +86,31 @@ class Service:
             raise InvalidRequestError("add_special_tokens", True, limit)
         return self.config.bos_id
 
-    def prompt(self, request_id: str, given: str | list[int]) -> Prompt:
-        """A prompt as typed, or as the ids it was given in."""
-        if not isinstance(given, str):
-            return Prompt(tuple(given))
-        with timed(self.spans, self.clock, request_id, Stage.TOKENIZE):
-            return Prompt(self.tokenizer.encode(given), given)
+    async def prompts(self, request_id: str, given: Sequence[str] | Sequence[list[int]]) -> list[Prompt]:
+        """Prompts as typed, or as the ids they were given in."""
 
-    def conversation(
+        def tokens_of(prompt: str | list[int]) -> Prompt:
+            if not isinstance(prompt, str):
+                return Prompt(tuple(prompt))
+            with timed(self.spans, self.clock, request_id, Stage.TOKENIZE):
+                return Prompt(self.tokenizer.encode(prompt), prompt)
+
+        size = sum(len(prompt) for prompt in given if isinstance(prompt, str))
+        return await aside(size, lambda: [tokens_of(prompt) for prompt in given])
+
+    async def conversation(
         self, request_id: str, messages: list[ChatMessage], *, add_generation_prompt: bool = True
     ) -> Prompt:
         """The prompt that the chat template makes of a conversation."""
-        with timed(self.spans, self.clock, request_id, Stage.TEMPLATE):
-            turns = [Message(message.role, message.text) for message in messages]
-            segments = self.chat_template.render(turns, add_generation_prompt=add_generation_prompt)
-        with timed(self.spans, self.clock, request_id, Stage.TOKENIZE):
-            return Prompt(encode_segments(self.tokenizer, segments))
+        turns = [Message(message.role, message.text) for message in messages]
+
+        def prompt() -> Prompt:
+            with timed(self.spans, self.clock, request_id, Stage.TEMPLATE):
+                segments = self.chat_template.render(turns, add_generation_prompt=add_generation_prompt)
+            with timed(self.spans, self.clock, request_id, Stage.TOKENIZE):
+                return Prompt(encode_segments(self.tokenizer, segments))
+
+        return await aside(sum(len(turn.content) for turn in turns), prompt)
 
     def text_of(self, prompt: Prompt) -> str:
         """The text of a prompt whose ids are known to be in the vocabulary."""
@@ -133,6 +147,11 @@ class Service:
             "owned_by": "servelib",
             "max_model_len": self.config.context,
         }
+
+
+async def aside(size: int, work: Callable[[], Made]) -> Made:
+    """Do ``work`` on a text of ``size`` characters; in another thread when the event loop would feel it."""
+    return await asyncio.to_thread(work) if size > LONG else work()
 
 
 def model_id_of(label: str) -> str:

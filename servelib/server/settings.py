@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from servelib.errors import InvalidRequestError, check_float, check_int
 
 MIB = 1024 * 1024
+_ORIGIN = re.compile(r"https?://[^/\s?#@A-Z]+")  # as browsers write it: anything else would never match
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +16,10 @@ class ServerSettings:
     """What the server allows, to whom, and how long it waits. Times in seconds, sizes in bytes.
 
     ``max_waiting``: requests that may wait for their first token (each choice counts); one more is
-    refused with 429. ``request_timeout``: from arrival to the last token. ``head_timeout`` and
-    ``body_timeout``: how long a sender may take over each. ``write_timeout``: how long a reader may take
-    nothing while there is something for it. ``send_buffer``: what the system may hold for a reader (it
+    refused with 429. ``request_timeout``: from arrival to the last token; a reader who is behind by then
+    is dropped within another ``write_timeout``. ``head_timeout`` and ``body_timeout``: how long a sender
+    may take over each. ``write_timeout``: how long a reader may take nothing while there is something
+    for it. ``send_buffer``: what the system may hold for a reader (it
     takes twice that). ``keep_alive``: how long a connection may idle between two requests. ``grace``: how
     long requests in flight may go on after SIGTERM. ``api_key``: asked of everyone, on every route but
     ``/health``. ``allow_origins``: web pages whose scripts may call.
@@ -50,6 +53,9 @@ class ServerSettings:
             raise InvalidRequestError("api_key", "(hidden)", "printable ASCII: it travels in a header")
         if self.api_key is not None and not self.api_key.strip():
             raise InvalidRequestError("api_key", "(hidden)", "not empty")
+        if self.api_key is not None and self.api_key != self.api_key.strip():
+            raise InvalidRequestError("api_key", "(hidden)", "without spaces around it: a header loses them")
         for origin in self.allow_origins:
-            if origin != "*" and not origin.startswith(("http://", "https://")):
-                raise InvalidRequestError("allow_origins", origin, "a URL such as https://example.org, or *")
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                limit = "an origin such as https://example.org or http://localhost:3000 (no path), or *"
+                raise InvalidRequestError("allow_origins", origin, limit)

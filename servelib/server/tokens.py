@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from servelib.errors import InvalidRequestError
 from servelib.server.body import JsonRoute
 from servelib.server.errors import RESPONSES
 from servelib.server.schema import ChatMessage, StrictModel, TokenIds, renamed_fields
-from servelib.server.service import Service
+from servelib.server.service import Service, aside
 
 
 class TokenizeBody(StrictModel):
@@ -69,24 +69,26 @@ def token_routes(service: Service) -> APIRouter:
     router = APIRouter(route_class=JsonRoute, responses=RESPONSES)
     tokenizer, limits = service.tokenizer, service.limits
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeBody, http: Request) -> TokenizeReply:
+    @router.post("/tokenize", response_model=TokenizeReply)
+    async def tokenize(body: TokenizeBody, http: Request) -> Response:
         """The token ids of a prompt or of a conversation."""
         request_id = service.receive(http, "tok", body.model)
         body.check_fit()
         if body.messages is not None:
             opened = body.add_generation_prompt is not False
-            prompt = service.conversation(request_id, body.messages, add_generation_prompt=opened)
+            prompt = await service.conversation(request_id, body.messages, add_generation_prompt=opened)
         else:
-            prompt = service.prompt(request_id, body.prompt or "")
+            [prompt] = await service.prompts(request_id, [body.prompt or ""])
         front = (service.begin_id,) if body.add_special_tokens else ()
         ids = [*front, *prompt.ids]
-        return TokenizeReply(
-            count=len(ids),
-            max_model_len=limits.context,
-            tokens=ids,
-            token_strs=[tokenizer.token_text(id_) for id_ in ids] if body.return_token_strs else None,
-        )
+
+        def reply() -> str:
+            spelled = [tokenizer.token_text(id_) for id_ in ids] if body.return_token_strs else None
+            return TokenizeReply(
+                count=len(ids), max_model_len=limits.context, tokens=ids, token_strs=spelled
+            ).model_dump_json()
+
+        return Response(await aside(len(ids), reply), media_type="application/json")
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeBody, http: Request) -> DetokenizeReply:

@@ -4,21 +4,18 @@ import asyncio
 import json
 
 import pytest
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw import Raw, answer, head
 from serving import COMPLETION, Gate, eventually, ids, serving
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.server import ServerState
 
 from servelib.clock import VirtualClock
 from servelib.errors import InvalidRequestError
 from servelib.request import FinishReason, Request, SampledToken, StepOutput
-from servelib.server.connection import GuardedProtocol
 from servelib.server.ledger import Ledger, Outcome, QueueFullError
 from servelib.server.mailbox import Mailbox
 from servelib.server.metrics import Metrics
+from servelib.server.patience import Patience
 from servelib.server.settings import ServerSettings
 
 STREAM = {**COMPLETION, "stream": True}
@@ -311,14 +308,17 @@ def test_a_reader_far_behind_gets_everything_and_holds_up_nobody():
         assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == text
 
 
-def test_a_slow_reader_is_dropped_only_when_it_takes_nothing_at_all():
+def test_a_slow_reader_is_dropped_when_it_takes_nothing_or_when_the_requests_time_is_over():
     class Timers:
-        def __init__(self):
-            self.due = []
+        now, due = 0.0, None
+
+        def time(self):
+            return self.now
 
         def call_later(self, seconds, callback):
-            self.due.append((seconds, callback))
-            return asyncio.TimerHandle(0.0, callback, (), asyncio.new_event_loop())
+            assert seconds == 7.0
+            self.due = callback
+            return asyncio.TimerHandle(0.0, callback, (), loop)
 
     class Transport:
         unsent, aborted = 100, False
@@ -329,20 +329,16 @@ def test_a_slow_reader_is_dropped_only_when_it_takes_nothing_at_all():
         def abort(self):
             self.aborted = True
 
-    config = uvicorn.Config(lambda scope: None, http=GuardedProtocol, ws="none")
-    connection = GuardedProtocol(
-        config, ServerState(), {}, _loop=Timers(), settings=ServerSettings(write_timeout=7.0)
-    )
-    connection.transport = transport = Transport()
-    connection.flow = FlowControl(transport)
-    connection.pause_writing()
-    for unsent, dropped in [(99, False), (98, False), (98, True)]:
-        transport.unsent = unsent
-        [(seconds, late)] = connection.loop.due
-        assert seconds == 7.0
-        connection.loop.due.clear()
-        late()
-        assert transport.aborted == dropped
+    loop = asyncio.new_event_loop()
+    for seen in [[(99, 7, False), (98, 14, False), (98, 21, True)], [(99, 7, False), (1, 50, True)]]:
+        timers, transport = Timers(), Transport()
+        patience = Patience(transport, timers, 7.0)
+        patience.until = 50.0
+        patience.begin()
+        for transport.unsent, timers.now, dropped in seen:
+            timers.due()
+            assert transport.aborted == dropped
+    loop.close()
 
 
 def test_a_client_that_shuts_its_sending_side_has_hung_up():
