@@ -123,7 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._expect_within(self._settings.head_timeout)  # bytes that begin no request
 
     def _should_upgrade(self) -> bool:
-        """Whether the head waits for ``_decline``. A tunnel cannot be declined: CONNECT has its 405."""
+        """Whether the head waits for ``_decline``. A tunnel cannot be declined, only refused."""
         return bool(self.parser.get_method() != b"CONNECT")
 
     def _decline(self, rest: bytes) -> None:

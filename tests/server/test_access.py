@@ -73,13 +73,15 @@ def test_no_page_of_another_origin_may_read_an_answer_unless_it_is_named(hello):
     with serving(ids("a"), api_key=KEY, allow_origins=(ORIGIN,)) as served:
         preflight = asked_by_a_page(  # which a browser sends without the key
             served, "OPTIONS", ORIGIN, access_control_request_method="POST",
-            access_control_request_headers="authorization,content-type",
+            access_control_request_headers="authorization,content-type,x-stainless-arch",
         )  # fmt: skip
         assert preflight.startswith("http/1.1 200")
         assert f"access-control-allow-origin: {ORIGIN}" in preflight
+        assert "x-stainless-arch" in preflight.partition("access-control-allow-headers")[2]
         refused = asked_by_a_page(served, "GET", ORIGIN)
         assert refused.startswith("http/1.1 401")  # and the page can read why
         assert f"access-control-allow-origin: {ORIGIN}" in refused
+        assert "access-control-expose-headers: retry-after" in refused
         assert "access-control-allow-origin" not in asked_by_a_page(served, "GET", "http://evil.example")
 
 

@@ -366,6 +366,9 @@ def test_a_client_that_shuts_its_sending_side_has_hung_up():
         {"api_key": "é"},
         {"api_key": "a\nb"},
         {"allow_origins": ("example.org",)},
+        {"allow_origins": ("http://localhost:3000/",)},
+        {"allow_origins": ("https://Example.org",)},
+        {"api_key": " k"},
     ],
     ids=str,
 )
