@@ -42,7 +42,7 @@ class Setting:
 
     def make(self, model: ServedModel, clock: Clock) -> Engine:
         """The engine."""
-        return make_engine(self.engine, model, clock, **dict(self.options))
+        return make_engine(self.engine, model, clock, None, **dict(self.options))
 
     def workload(self, requests: int) -> Workload:
         """The reference workload, with these outputs."""
