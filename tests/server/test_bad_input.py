@@ -144,11 +144,10 @@ def changed(good, field, value):
 def cases():
     for path, (_, good, table) in TABLES.items():
         for field, values in table.items():
-            for value in values:
-                shown = f"{path[1:]}-{field}-{value!r:.30}"
-                yield pytest.param(path, changed(good, field, value), field.split(".")[0], id=shown)
+            bodies = [changed(good, field, value) for value in values]
+            yield pytest.param(path, bodies, field.split(".")[0], id=f"{path[1:]}-{field}")
         for field in ELSEWHERE:
-            yield pytest.param(path, good | {field: 1}, field, id=f"{path[1:]}-{field!r}")
+            yield pytest.param(path, [good | {field: 1}], field, id=f"{path[1:]}-{field!r}")
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +172,21 @@ def assert_refused(served, status, answer, param):
     assert "Traceback" not in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
     assert not served.engine.has_work
+
+
+def assert_unharmed(served, before):
     assert served.health() == 200
+    assert answer_of(served) == before
 
 
-@pytest.mark.parametrize(("path", "body", "field"), list(cases()))
-def test_a_bad_field_is_named_and_a_stream_is_refused_alike(hello, before, path, body, field):
-    status, answer = hello.post(path, body)
-    assert_refused(hello, status, answer, field)
-    if path.startswith("/v1") and not field.startswith("stream"):
-        assert hello.post(path, body | {"stream": True}) == (status, answer)
-    assert answer_of(hello) == before
+@pytest.mark.parametrize(("path", "bodies", "field"), list(cases()))
+def test_a_bad_field_is_named_and_a_stream_is_refused_alike(hello, before, path, bodies, field):
+    for body in bodies:
+        status, answer = hello.post(path, body)
+        assert_refused(hello, status, answer, field)
+        if path.startswith("/v1") and not field.startswith("stream"):
+            assert hello.post(path, body | {"stream": True}) == (status, answer)
+    assert_unharmed(hello, before)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_a_body_that_is_no_request_is_refused_in_plain_words(hello, before, path
     status, answer = hello.post(path, body)
     assert says in answer["error"]["message"]
     assert_refused(hello, status, answer, param)
-    assert answer_of(hello) == before
+    assert_unharmed(hello, before)
 
 
 @pytest.mark.parametrize("path", TABLES)
