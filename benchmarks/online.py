@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def capacity(server: Server, options: argparse.Namespace) -> Capacity:
 
 def main() -> int:
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     load = os.getloadavg()[0]
     found: dict[str, list[Capacity]] = {OURS: [], THEIRS: []}
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,7 @@ class Runner:
 
 def main() -> int:
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     names, absent = [OURS, *options.peers], list[str]()
     load = os.getloadavg()[0]
     trace = Workload(requests=options.requests).trace(1.0)
