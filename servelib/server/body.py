@@ -51,6 +51,9 @@ class JsonRequest(Request):
 
     async def json(self) -> Any:
         """The body's value. Raises ``BodyError``."""
+        coding = self.headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            raise BodyError(f"the body is encoded as {coding[:40]!r}; send it as it is, without this header")
         return read_json(await self.body())
 
 

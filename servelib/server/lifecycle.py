@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 ws="none",
                 access_log=False,
+                log_config=None,  # it would write to stderr past whoever asked for silence, or for JSON
                 log_level="error",  # what a client did wrong is told to the client
                 server_header=False,
                 timeout_keep_alive=cast(int, settings.keep_alive),

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 CALL = "servelib.call"  # scope key: what is known of an HTTP request
 CLIENT_GONE = 499  # nginx's word for a caller who left before there was a status
+_LOGGERS = ("servelib", "uvicorn", "asyncio")
 _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked all day long by machines: at level debug
 
 
@@ -116,25 +117,29 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass(slots=True)
 class LogHandler:
-    """Sends this package's log to stderr as JSON lines, for the length of a ``with`` block.
+    """Sends the log to stderr as JSON lines, for the length of a ``with`` block.
 
-    ``level`` is a name such as ``info``; ``off`` says nothing at all.
+    That of this package from ``level`` up (a name such as ``info``; ``off`` says nothing at all), and what
+    the web server under it reports as an error.
     """
 
     level: str
     _handler: logging.Handler = field(default_factory=logging.NullHandler)
 
     def __enter__(self) -> None:
-        package = logging.getLogger("servelib")
         if self.level != "off":
             self._handler = logging.StreamHandler(sys.stderr)
             self._handler.setFormatter(JsonFormatter())
-        package.addHandler(self._handler)
+        for name in _LOGGERS:
+            part = logging.getLogger(name)
+            part.addHandler(self._handler)
+            part.propagate = False
+        package = logging.getLogger("servelib")
         package.setLevel(logging.CRITICAL + 1 if self.level == "off" else self.level.upper())
-        package.propagate = False
 
     def __exit__(self, *_: object) -> None:
-        package = logging.getLogger("servelib")
-        package.removeHandler(self._handler)
-        package.setLevel(logging.NOTSET)
-        package.propagate = True
+        for name in _LOGGERS:
+            part = logging.getLogger(name)
+            part.removeHandler(self._handler)
+            part.propagate = True
+        logging.getLogger("servelib").setLevel(logging.NOTSET)

@@ -116,7 +116,7 @@ class BackgroundServer:
     ``url`` is its address and ``spans`` its log. To see the engine's stages there too, make the log
     first and give it to both: ``NaiveEngine(model, spans=log)``, ``BackgroundServer(engine, spans=log)``.
     Leaving the block ends what is in flight, joins both threads and closes the port; the engine is
-    then free and idle.
+    then free and idle. Only a step that does not end within 5 seconds is left behind.
     """
 
     def __init__(

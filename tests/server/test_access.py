@@ -4,10 +4,13 @@ import json
 import logging
 
 import pytest
+from lockstep import Lockstep
 from raw import Raw
-from serving import CHAT, COMPLETION, Gate, eventually, ids, serving
+from serving import CHAT, COMPLETION, Gate, Served, eventually, ids, serving
 
 from servelib.server.log import JsonFormatter, LogHandler
+from servelib.server.run import BackgroundServer
+from servelib.text.tokenizer import Tokenizer
 
 KEY = "s3cret key~"
 ORIGIN = "http://localhost:3000"
@@ -158,6 +161,23 @@ def test_the_log_holds_nothing_of_what_was_said_unless_asked(capfd, told):
     assert "qqqq" not in err
     if told:
         assert next(line["prompts"] for line in written if "prompts" in line) == ["xyzzy"]
+
+
+@pytest.mark.parametrize("level", ["error", "off"])
+def test_a_fault_of_our_own_is_a_500_without_a_trace_and_a_line_of_the_log(capfd, level):
+    class Broken(Tokenizer):
+        def encode(self, text, *, field="prompt"):
+            raise LookupError("first\nsecond")
+
+    engine = Lockstep(lambda state: 97)
+    with LogHandler(level), BackgroundServer(engine, model_id="scripted", tokenizer=Broken()) as server:
+        served = Served(server, engine, server.spans)
+        status, answer = served.post("/v1/completions", COMPLETION)
+        served.client.close()
+    assert status == 500
+    assert "second" not in json.dumps(answer)
+    written = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert sum("second" in line.get("traceback", "") for line in written) == (level != "off")
 
 
 @pytest.mark.parametrize(("level", "written"), [("off", 0), ("error", 0), ("info", 1), ("debug", 2)])

@@ -1,5 +1,6 @@
 """Whatever is sent: a 4xx that names the parameter, before any stream begins, and the server lives."""
 
+import gzip
 import json
 import typing
 
@@ -261,6 +262,15 @@ def test_another_content_type_is_refused(hello, path, kind):
     body = json.dumps(TABLES[path][1]).encode()
     status, raw = hello.fetch(path, body, **{"content-type": kind})
     assert "Content-Type: application/json" in json.loads(raw)["error"]["message"]
+    assert_refused(hello, status, json.loads(raw), None)
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_a_compressed_body_is_refused_by_that_name(hello, path):
+    body = gzip.compress(json.dumps(TABLES[path][1]).encode())
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    status, raw = hello.fetch(path, body, **headers)
+    assert "'gzip'" in json.loads(raw)["error"]["message"]
     assert_refused(hello, status, json.loads(raw), None)
 
 
