@@ -147,11 +147,12 @@ def _most(admit: Admit) -> None:
 
 def _slots(admit: Admit) -> None:
     world = World(admit, slots=4, max_num_seqs=4).arrive(A=4, B=4, C=4)
-    world.step("A, B and C wait, four slots are free")
-    for name in ("A", "B"):
-        if name in world.running:
-            world.leave(name)
-    world.arrive(D=4, E=4).step("then A and B leave, C still runs, and D and E arrive")
+    hint = "All of them fit: a slot is free for each, and a step has tokens enough."
+    world.expect("A, B and C wait, four slots are free", ["A", "B", "C"], hint)
+    world.leave("A")
+    world.leave("B")
+    world.arrive(D=4, E=4)
+    world.expect("then A and B leave, C still runs, and D and E arrive", ["D", "E"], hint)
 
 
 def _budget(admit: Admit) -> None:

@@ -270,6 +270,13 @@ def test_each_mistake_is_caught_and_explained(admit):
     assert first.mistake.tried
 
 
+def test_a_loop_that_lets_nobody_in_passes_only_where_nobody_may_come_in():
+    report = check_admission(nothing)
+    assert [result.name for result in report.results if result.mistake is None] == [
+        "with nobody waiting, nobody gets in"
+    ]
+
+
 def test_a_loop_without_an_end_is_stopped():
     report = check_admission(endless, limit=0.1)
     assert "did not end" in report.failures[0].mistake.got
