@@ -92,8 +92,12 @@ class Case:
                 "You attend over places that hold no token yet, and they take a share of the weight. Cut "
                 "keys and values at the end of the new tokens."
             )
-        if bool((got.isnan() | (got == 0)).all(-1).any()):
-            return "No value at all: a query may see no key, not even its own, or it reads an empty place."
+        if bool((got == 0).all(-1).any() or got.isnan().any()):
+            return (
+                "No value at all: a query may see no key, not even its own. Or it reads an empty place, "
+                "which may hold a NaN, and no weight of 0 hides that: cut keys and values at the end of the "
+                "new tokens."
+            )
         return (
             f"The {self.q.shape[1]} new tokens stand at {self.start} and on. Store them there, then let "
             f"query i see keys 0 to {self.start} + i, itself included."
@@ -141,9 +145,11 @@ class Feed:
                 raise Mistake(words, f"{name} as it was", f"another {name}", hint)
         case = self._case(layer, end)
         if not _near(got, case.right):
-            row = int((got - case.right).abs().amax((0, 2)).nan_to_num(9.0).argmax())
-            expected = f"for token {self.start + row}, head 0: {_digits(case.right[0, row])}"
-            raise Mistake(words, expected, _digits(got[0, row]), hint or case.hint(got))
+            off = (got - case.right).abs().nan_to_num(9.0)  # [H, T, D]
+            head, row, place = (int(i) for i in torch.unravel_index(off.argmax(), off.shape))
+            some = slice(place - place % 3, place - place % 3 + 3)  # three numbers, the worst among them
+            expected = f"for token {self.start + row}, head {head}: {_digits(case.right[head, row, some])}"
+            raise Mistake(words, expected, _digits(got[head, row, some]), hint or case.hint(got))
         self._seen.append((words, got, got.clone()))
         self._given += (q, k, v)
 
@@ -194,5 +200,4 @@ def _near(got: Tensor, expected: Tensor) -> bool:
 
 
 def _digits(numbers: Sequence[float] | Tensor) -> str:
-    shown = ", ".join(f"{float(x):.3f}" for x in numbers[:3])
-    return f"({shown}, ...)"
+    return f"(..., {', '.join(f'{float(x):.3f}' for x in numbers)}, ...)"

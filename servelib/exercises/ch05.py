@@ -59,6 +59,19 @@ def check_room(answer: Any, *, model: str = "qwen3-32b", tokens: int = 4096, roo
     config = model_named(model)
     size, each = bytes_per_number(config), kv_bytes_per_token(config) * tokens
     right = room / each
+    slips = [
+        (room * config.kv_heads / config.heads / each,
+         f"You counted {config.heads} heads. Query heads share: {config.kv_heads} have keys and values."),
+        (2 * right, f"Twice as many. A token leaves a key and a value, and a number has {size} bytes."),
+        (right * size / 4, f"A number of {config.dtype} has {size} bytes, not 4."),
+        (right * config.layers, f"That is for one layer. The model has {config.layers}."),
+        (right * config.head_size, f"Each head's key has {config.head_size} numbers, not one."),
+        (right * config.kv_heads, f"That is for one head. A layer has {config.kv_heads} of them."),
+        (right * tokens, "Those are tokens. A request has many."),
+        (right * 2**30 / 1e9, "That is so many GiB. A GB, as data sheets have it, is 10^9 bytes."),
+        (math.ceil(right), "Round down: a part of a request does not fit."),
+    ]  # fmt: skip
+    slips += [(math.floor(value), why) for value, why in slips if value >= 1]  # rounded, as the answer may be
     return check_number(
         "Room for requests",
         answer,
@@ -67,19 +80,9 @@ def check_room(answer: Any, *, model: str = "qwen3-32b", tokens: int = 4096, roo
         expected=f"how many fit into {room / 1e9:g} GB (of 10^9 bytes)",
         hint="Bytes of one token: 2 (a key and a value), layers, key-value heads, head size, bytes of a "
         "number. Then times the tokens of a request.",
-        slips=[
-            (room * config.kv_heads / config.heads / each,
-             f"You counted {config.heads} heads. Query heads share: {config.kv_heads} have keys and values."),
-            (2 * right, f"Twice as many. A token leaves a key and a value, and a number has {size} bytes."),
-            (right * size / 4, f"A number of {config.dtype} has {size} bytes, not 4."),
-            (right * config.layers, f"That is for one layer. The model has {config.layers}."),
-            (right * config.head_size, f"Each head's key has {config.head_size} numbers, not one."),
-            (right * config.kv_heads, f"That is for one head. A layer has {config.kv_heads} of them."),
-            (right * tokens, "Those are tokens. A request has many."),
-            (right * 2**30 / 1e9, "That is so many GiB. A GB, as data sheets have it, is 10^9 bytes."),
-        ],
+        slips=slips,
         tolerance=max(0.005, 1 - math.floor(right) / right + 1e-9),
-    )  # fmt: skip
+    )
 
 
 def _first_token(make_cache: MakeCache) -> None:
@@ -130,7 +133,11 @@ def _advance(make_cache: MakeCache) -> None:
                 f"length is {length}",
                 hint,
             )
-    feed.give(2, "the same step again, as after a failure half-way")
+    hint = (
+        "What the first try stored must be written over: the new tokens stand at self.length, whatever is "
+        "there. With torch.cat, cut what is held at self.length first."
+    )
+    feed.give(2, "the same step again, as after a failure half-way", hint=hint)
     if feed.cache.length != 2:
         hint = "advance(new) adds new to length."
         raise Mistake("advance(2) of a new cache", "length is 2", f"length is {feed.cache.length}", hint)
@@ -139,7 +146,8 @@ def _advance(make_cache: MakeCache) -> None:
 def _growth(make_cache: MakeCache) -> None:
     hint = (
         "Fewer tokens were right. Make room before the new ones are stored, for all of them, and copy what "
-        "is held, of every layer. (A slice past the end of a tensor is empty, and nobody complains.)"
+        "is held, of every layer. (A slice past the end of a tensor is empty, and nobody complains. And "
+        "memory without a token may hold NaN, which no weight of 0 hides: read up to the newest.)"
     )
     for steps in ([1] * CONTEXT, [3, CONTEXT - 3]):
         feed = Feed(make_cache, LAYERED)

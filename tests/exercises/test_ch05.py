@@ -305,6 +305,37 @@ class OneMemoryForAll(NeverGrowsAttends):
         self.keys, self.values = (x[: config.layers, heads] for x in _SHARED)
 
 
+class AppendsAgain(Skeleton):
+    """Joins old and new, whatever ``length`` says."""
+
+    def __init__(self, config):
+        self.length = 0
+        empty = torch.empty(1, config.kv_heads, 0, config.head_size)
+        self.held = [(empty, empty)] * config.layers
+
+    def attend(self, layer, q, k, v):
+        self.held[layer] = tuple(torch.cat(pair, 2) for pair in zip(self.held[layer], (k, v), strict=True))
+        return causal_attention(q, *self.held[layer])
+
+
+class EmptyPlacesMasked(Skeleton):
+    """Right, but that it multiplies by 0 what was never written."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.keys.fill_(torch.nan)
+        self.values.fill_(torch.nan)
+
+    def attend(self, layer, q, k, v):
+        new = self.positions(k.shape[2])
+        while self.keys.shape[2] < new.stop:
+            more = torch.full_like(self.keys, torch.nan)
+            self.keys, self.values = torch.cat((self.keys, more), 2), torch.cat((self.values, more), 2)
+        self.keys[layer, :, new], self.values[layer, :, new] = k[0], v[0]
+        seen = torch.ones(k.shape[2], self.keys.shape[2], dtype=torch.bool).tril(new.start)
+        return sdpa(q, self.keys[None, layer], self.values[None, layer], seen)
+
+
 WRONG = {
     ForgetsTheOld: ("a token behind a prompt", "forget the old ones"),
     NoMask: ("in a prompt", "sees the whole chunk"),
@@ -328,6 +359,8 @@ WRONG = {
     AnswersInItsOwnMemory: ("what is stored is a copy", "tensor of its own"),
     ScalesTheQuery: ("a first token", "writes into q"),
     OneMemoryForAll: ("two caches share nothing", "share"),
+    AppendsAgain: ("attend() stores", "cut what is held at self.length"),
+    EmptyPlacesMasked: ("a first token", "no weight of 0"),
 }
 
 
@@ -393,7 +426,10 @@ def test_the_room_of_another_model():
         (298, "one head"),
         (152_588, "Those are tokens"),
         (40, "GiB"),
-        (38, "Bytes of one token"),
+        (4, "64 heads"),
+        (18, "not 4"),
+        (39, "Bytes of one token"),
+        (38, "Round down"),
         (None, "Put your number"),
     ],
 )
