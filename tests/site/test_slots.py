@@ -63,5 +63,5 @@ def test_kinds_and_requests_are_told_apart_without_colour(picture: Locator) -> N
     assert {trace["kind"]: trace["pattern"] for trace in bars} == {"prompt": "x", "answer": "", "wasted": "/"}
     assert sum(bars[2]["x"]) > 0, "static batching wastes"
     assert sum(bars[5]["x"]) == 0, "continuous batching does not"
-    letters = picture.locator("svg .scatterlayer .textpoint text").all_inner_texts()
+    letters = picture.locator("svg .scatterlayer .textpoint text").all_text_contents()
     assert sorted(letters) == sorted("ABCDEFGHIJKL" * 2)
