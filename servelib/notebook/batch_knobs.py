@@ -73,9 +73,9 @@ class BatchKnobs(Panel):
 
         self.rate = log_slider("arrival rate (requests/s)", rate, 1, 128)
         self.engine = dropdown("engine", "continuous", ENGINES)
-        self.max_num_seqs = pick_slider("max_num_seqs (continuous)", 64, AT_ONCE)
-        self.tokens = pick_slider("max_num_batched_tokens", 2048, TOKENS)
-        self.batch_size = pick_slider("batch size (static)", 8, AT_ONCE)
+        self.max_num_seqs = pick_slider("max_num_seqs", 64, AT_ONCE)
+        self.tokens = pick_slider("tokens of a step", 2048, TOKENS)
+        self.batch_size = pick_slider("batch size", 8, AT_ONCE)
         self.output = range_slider("output length (tokens)", (16, 48), 128)
         self.headline, self.figure = w.HTML(), KnobFigure(GRID[0], GRID[-1])
         self.run_button = w.Button(
@@ -116,6 +116,8 @@ class BatchKnobs(Panel):
         """Bring headline and figure up to the knobs."""
         with self._lock:
             setting, rate = self.setting, round(self.rate.value, 4)
+            self.batch_size.disabled = setting.engine != "static"
+            self.max_num_seqs.disabled = self.tokens.disabled = setting.engine != "continuous"
             now = self._at(setting, rate)
             self.headline.value = f'<div role="status">{_said(rate, now)} {_took(now, self._n_runs)}</div>'
             curve = [(at, self._at(setting, at)) for at in sorted({*GRID, rate})]

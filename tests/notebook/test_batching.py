@@ -204,7 +204,14 @@ def test_the_panel_answers_each_knob():
         getattr(panel, knob).value = value
         assert panel.headline.value not in said, knob
         said.add(panel.headline.value)
+    # Only what the engine has can be turned.
+    assert (panel.max_num_seqs.disabled, panel.tokens.disabled, panel.batch_size.disabled) == (
+        True,
+        True,
+        False,
+    )
     panel.engine.value, panel.max_num_seqs.value, panel.tokens.value = "continuous", 64, 128
+    assert (panel.max_num_seqs.disabled, panel.batch_size.disabled) == (False, True)
     assert dict(panel.setting.options) == {"max_num_seqs": 64, "max_num_batched_tokens": 128}
     panel.output.value = (2, 3)
     assert "At 128 requests/s" in panel.headline.value
