@@ -40,7 +40,7 @@ class Line:
 def token_times(
     runs: Mapping[str, Sequence[Sequence[float]]], lines: Mapping[str, Line], *, alt: str
 ) -> go.Figure:
-    """Milliseconds of token n against n: the median over runs as points, and a straight line.
+    """Milliseconds of token n against n: the median over runs as points, and a fitted line.
 
     ``runs`` maps a name (two at most) to runs of seconds a token, the first token first.
     """
@@ -57,7 +57,7 @@ def token_times(
         ends = [2, len(middle)]
         drawn = [1e3 * lines[name].at(n) for n in ends]
         fig.add_scatter(
-            x=ends, y=drawn, mode="lines", name=f"{name}, straight line", hoverinfo="skip",
+            x=ends, y=drawn, mode="lines", name=f"{name}, fitted line", hoverinfo="skip",
             line={"color": PALETTE[colour], "width": 2.5, "dash": dash},
         )  # fmt: skip
         # One slow moment of the machine must not press all the rest against the axis.

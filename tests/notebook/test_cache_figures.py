@@ -38,8 +38,8 @@ def test_each_token_is_the_median_of_its_runs():
     assert described(fig.to_plotly_json())[0] == "two kinds of token"
     by_name = {trace.name: trace for trace in fig.data}
     assert list(by_name["naive"].y) == pytest.approx([10.0 * n for n in range(1, 31)])
-    assert list(by_name["naive, straight line"].y) == pytest.approx([20.0, 300.0])
-    assert list(by_name["cached, straight line"].y) == pytest.approx([2.0, 2.0])
+    assert list(by_name["naive, fitted line"].y) == pytest.approx([20.0, 300.0])
+    assert list(by_name["cached, fitted line"].y) == pytest.approx([2.0, 2.0])
     assert len({trace.marker.symbol for trace in fig.data if trace.mode == "markers"}) == 2
     assert "ms" in fig.layout.yaxis.title.text
 
