@@ -127,7 +127,7 @@ def test_the_choices_of_a_call_are_taken_all_or_none():
 
 def test_a_plain_request_that_takes_too_long_is_a_504_and_leaves_the_engine():
     gate = Gate(free=3)
-    with serving(gate, request_timeout=SHORT) as served:
+    with serving(gate, request_timeout=3 * SHORT) as served:
         status, refused = served.post("/v1/completions", {**COMPLETION, "max_tokens": 1000})
         assert (status, refused["error"]["type"], refused["error"]["code"]) == (
             504,
@@ -143,7 +143,7 @@ def test_a_plain_request_that_takes_too_long_is_a_504_and_leaves_the_engine():
 
 def test_a_stream_that_takes_too_long_ends_with_an_error_event_and_one_in_the_queue_with_a_504():
     gate = Gate(free=2)
-    with serving(gate, request_timeout=SHORT) as served, Raw(served.url) as queued:
+    with serving(gate, request_timeout=3 * SHORT) as served, Raw(served.url) as queued:
         with Raw(served.url) as stream:
             stream.post("/v1/completions", {**STREAM, "max_tokens": 1000})
             assert gate.reached.wait(20)
@@ -278,7 +278,7 @@ def test_a_caller_whose_answer_takes_long_is_not_taken_for_a_slow_sender():
 
 def test_a_reader_who_takes_nothing_holds_little_slows_nobody_and_is_dropped():
     gate = Gate(free=1800)
-    limits = {"write_timeout": SHORT, "send_buffer": 8192}
+    limits = {"write_timeout": 1000.0, "send_buffer": 8192}
     with serving(gate, **limits) as served, Raw(served.url, receive_buffer=2048) as reader:
         reader.post("/v1/completions", {**STREAM, "max_tokens": 2000, "logprobs": 1})
         assert gate.reached.wait(20)
@@ -286,6 +286,10 @@ def test_a_reader_who_takes_nothing_holds_little_slows_nobody_and_is_dropped():
         assert eventually(lambda: any(connection.flow.write_paused for connection in connections))
         biggest_send = 256 * 400  # outputs in one go, bytes an event
         assert all(connection.transport.get_write_buffer_size() < biggest_send for connection in connections)
+        [paused] = [connection for connection in connections if connection.flow.write_paused]
+        timer = paused._patience._timer
+        assert 900 < timer.when() - paused.loop.time() <= 1000
+        paused.loop.call_soon_threadsafe(paused._patience._look)  # the 1000 seconds are over
         lost = 'servelib_requests_finished_total{reason="abort"}'
         assert eventually(lambda: served.metrics()[lost] == 1)  # while the model is still in its step
         gate.opened.set()
