@@ -7,21 +7,52 @@ tokens of a batch. For one token MKL wins: it starts sooner, and the memory is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
-
-ONEDNN = bool(torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-"""Whether this PyTorch has both; elsewhere (ARM, a Mac) its own choice stands."""
 
 MANY = 4
 """Tokens from which oneDNN is quicker, as measured: fewer, and the weights' way from memory decides."""
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """``x``: [..., I], ``weight``: [O, I] -> [..., O]."""
-    tokens = x.numel() // x.shape[-1]
-    if ONEDNN and tokens >= MANY and x.dtype is torch.float32 and x.device.type == "cpu":
+    """``x``: [..., I], ``weight``: [O, I] -> [..., O].
+
+    PyTorch's own switch, ``torch.backends.mkldnn.flags(enabled=False)``, leaves the choice to PyTorch.
+    """
+    if x.numel() >= MANY * weight.shape[-1] and (product := onednn()) and _fit(x, weight):
+        return product(x, weight)
+    return F.linear(x, weight)
+
+
+@cache
+def onednn() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """oneDNN's product, or None where PyTorch's own choice stands: on ARM, a Mac, some later PyTorch.
+
+    The operation is private to PyTorch, so it is tried once before it is relied on.
+    """
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return None
+
+    def product(x: Tensor, weight: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")  # no activation
         return y
-    return F.linear(x, weight)
+
+    x, weight = torch.ones(MANY, 3, device="cpu"), torch.ones(2, 3, device="cpu")
+    try:
+        return product if torch.equal(product(x, weight), F.linear(x, weight)) else None
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+
+
+def _fit(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN takes these two. What it cannot take, PyTorch says in clear words, or can."""
+    return (
+        x.dtype is weight.dtype is torch.float32
+        and x.is_cpu
+        and 0 < x.shape[-1] == weight.shape[-1]
+        and torch._C._get_mkldnn_enabled()
+    )
