@@ -1,8 +1,8 @@
 """The two ceilings of the machine at hand, in seconds: how fast it multiplies, and how fast it reads.
 
 A roofline is only as good as its ceilings, and a processor's data sheet says little of one thread. So
-they are measured with what a step itself uses: products of matrices, and a sum over memory, which
-reads each number once and hardly computes.
+they are measured with what a step itself uses: the same product of matrices, by the same kernel, and a sum
+over memory, which reads each number once and hardly computes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from servelib.harness.conditions import machine as processors
 from servelib.harness.conditions import torch_in_use
 from servelib.model.config import REFERENCE, ModelConfig
+from servelib.model.linear import linear
 from servelib.model.tinygpt import TinyGPT
 from servelib.sim.machines import Figure, Machine, machine_named
 
@@ -98,7 +99,7 @@ def launch_overhead(config: ModelConfig = REFERENCE, *, repeats: int = REPEATS) 
 
 def _product(side: int, repeats: int, generator: torch.Generator) -> Ceiling:
     left, right = (torch.randn(side, side, generator=generator) for _ in range(2))  # [side, side]
-    return _rate(side, 2.0 * side**3, lambda: left @ right, repeats)
+    return _rate(side, 2.0 * side**3, lambda: linear(left, right), repeats)
 
 
 def _read(size: int, repeats: int) -> Ceiling:

@@ -4,9 +4,12 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 
 from servelib.errors import InvalidRequestError
 from servelib.model.config import REFERENCE
+from servelib.model.linear import linear
+from servelib.sim import ceilings
 from servelib.sim.calibrate import calibrate
 from servelib.sim.ceilings import launch_overhead, measure_ceilings
 from servelib.sim.fit import Sample
@@ -75,6 +78,19 @@ def test_ceilings_are_rates_and_make_a_machine():
     assert machine.bandwidth.value == found.reads[-1].rate
     assert machine.bytes_per_second(5000.0) == found.reads[0].rate  # stays in the cache
     assert "torch" in machine.bandwidth.source
+
+
+def test_the_ceiling_is_of_the_product_that_a_step_uses(monkeypatch: pytest.MonkeyPatch):
+    """Another kernel's would be one that a step can pass, or never come near."""
+    seen: list[tuple[torch.Size, torch.Size]] = []
+
+    def watched(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        seen.append((x.shape, weight.shape))
+        return linear(x, weight)
+
+    monkeypatch.setattr(ceilings, "linear", watched)
+    measure_ceilings(products=(16, 32), reads=(1 << 12,), repeats=1)
+    assert set(seen) == {((side, side), (side, side)) for side in (16, 32)}
 
 
 def test_launching_takes_some_time():
