@@ -37,6 +37,10 @@ def no_guess(state: RequestState) -> Sequence[int]:
     return ()
 
 
+MOST_SEQS = 1 << 16
+"""More at once fit no machine's memory: a slip of the keyboard is told before memory is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much a step may hold: requests, and tokens of all of them together."""
@@ -45,7 +49,7 @@ class Limits:
     max_num_batched_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        check_int("max_num_seqs", self.max_num_seqs, 1)
+        check_int("max_num_seqs", self.max_num_seqs, 1, MOST_SEQS)
         check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         if self.max_num_batched_tokens < self.max_num_seqs:
             limit = f"at least {self.max_num_seqs}: max_num_seqs, a token each"

@@ -163,6 +163,8 @@ def test_options_of_another_engine_are_refused(name: str):
     [
         ("static", {"batch_size": 0}, "batch size"),
         ("continuous", {"max_num_seqs": 0}, "max_num_seqs"),
+        ("continuous", {"max_num_seqs": 10**9}, "from 1 to 65536"),
+        ("continuous", {"slot_size": 0}, "slot size"),
         ("continuous", {"max_num_batched_tokens": 63}, "at least 64"),
     ],
 )

@@ -45,6 +45,9 @@ GPT = TinyGPT(TINY)
 EPSILON = 1e-4
 """Logits here are about 1 in size; two ways to compute them in float32 differ by about 1e-6."""
 
+MOST_TIES = 1
+"""Of one engine's proof: the rounding of another processor may break one."""
+
 
 @dataclass
 class Compared:
@@ -73,6 +76,10 @@ class Compared:
                 else:
                     assert (len(found), seen.reasons[name]) == (len(wanted), reason)
 
+    def check_ties(self) -> None:
+        """Seen: none in the 4,373 tokens of all engines. A step that is less exact breaks more of them."""
+        assert self.ties <= MOST_TIES, f"{self.ties} near-ties in {self.tokens} tokens, at most {MOST_TIES}"
+
 
 def is_tie(request: Request, before: list[SampledToken], wanted: int, found: int) -> bool:
     """Whether moving two logits by ``EPSILON`` turns the naive engine's choice into the one found."""
@@ -94,8 +101,8 @@ def test_the_real_model_too(name: str):
         compared.check(play(ANY_MODEL[name](GPT), history))
 
     any_history()
-    assert compared.tokens > 50
-    assert compared.ties <= compared.tokens / 1000
+    assert compared.tokens > 300
+    compared.check_ties()
 
 
 BATCHED = [name for name in ANY_MODEL if name not in ("naive", "cached")]
@@ -117,7 +124,7 @@ def test_batches_of_every_size(name: str, batch: int):
     seen = play(ANY_MODEL[name](GPT), asked)
     compared.check(seen)
     assert len(seen.requests) == batch
-    assert compared.ties <= 1
+    compared.check_ties()
 
 
 @pytest.mark.parametrize("name", BATCHED)
@@ -128,7 +135,7 @@ def test_the_shortest_and_the_longest_that_fit_the_context(name: str, prompt: in
     compared = Compared()
     other = ("add", ids[::-1][:5], SamplingParams(max_tokens=3), 1)
     compared.check(play(ANY_MODEL[name](GPT), [("add", ids, sampling, 1), other]))
-    assert compared.ties == 0
+    compared.check_ties()
 
 
 @pytest.mark.parametrize("name", ANY_MODEL)
@@ -145,6 +152,7 @@ def test_n_samples_of_one_prompt_differ_and_each_is_its_own(name: str):
     seen = play(ANY_MODEL[name](GPT), [("add", (1, 2, 3), sampling, 8)])
     compared = Compared()
     compared.check(seen)
+    compared.check_ties()
     assert len({tuple(t.token_id for t in tokens) for tokens in seen.tokens.values()}) > 1
 
 

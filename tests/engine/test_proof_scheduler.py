@@ -17,7 +17,7 @@ from servelib.engine.continuous import ContinuousEngine
 from servelib.engine.scheduler import Limits, Scheduler
 from servelib.errors import InvalidRequestError
 from servelib.kv.pool import SlotPool
-from servelib.request import Request, RequestState, SampledToken, SamplingParams
+from servelib.request import Request, RequestState, RequestStatus, SampledToken, SamplingParams
 from servelib.spans import SpanLog, Stage
 
 OPERATIONS = 5_000
@@ -95,6 +95,12 @@ def check_batch(scheduler: Scheduler, batch: Batch) -> None:
         assert len(row.ids) >= max(1, row.samples)
         ahead = row.state.all_ids[row.start :]
         assert list(row.ids[: len(ahead)]) == ahead[: len(row.ids)], "it runs other tokens than come next"
+        decodes = bool(row.state.output_ids) and row.start == row.state.length - 1
+        assert (row.stage is Stage.DECODE) == decodes, "what runs again after a preemption is a prefill"
+        asked, end = row.state.request, row.start + len(row.ids)
+        assert end < len(asked.prompt_ids) + asked.sampling.max_tokens, "a guess past the last token"
+        if isinstance(scheduler.pool, PrefixPool):
+            assert scheduler.pool.room[row.request_id] == end, "room is for what is held and what is new"
     # Whoever has a place and only decodes is never left out for somebody else's prompt.
     inside = {row.request_id for row in batch.rows}
     for name, state in scheduler._running.items():
@@ -243,6 +249,8 @@ def test_reused_prefixes_give_the_same_tokens():
     scheduler = Scheduler(pool, Limits(3, 48))
     assert served_by(ContinuousEngine(model, model.new_slots(3, 48), scheduler)) == alone()
     assert pool.reused > 0
+    alone_run = sum(len(r.prompt_ids) + r.sampling.max_tokens - 1 for r in REQUESTS)
+    assert sum(batch.tokens for batch in model.batches) == alone_run - pool.reused
 
 
 def test_verified_guesses_give_the_same_tokens_in_fewer_steps():
@@ -308,20 +316,30 @@ def test_an_abort_while_its_step_runs_ends_it_once():
     scheduler.check_integrity()
 
 
-def test_lost_and_shared_places_are_found():
-    for harm in (
-        lambda pool: pool._free.pop(),  # lost
-        lambda pool: pool._held.update(b=pool._held["a"]),  # shared
-        lambda pool: pool._held.pop("a"),  # held by nobody that runs
-    ):
-        scheduler = Scheduler(SlotPool(3, 8), Limits(3, 8))
-        for name in "ab":
-            scheduler.add(RequestState(request(name)))
-        scheduler.schedule()
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda made: made.pool._free.pop(),
+        lambda made: made.pool._held.update(b=made.pool._held["a"]),
+        lambda made: made.pool._held.pop("a"),
+        lambda made: made._running.pop("a"),
+        lambda made: made._waiting.update(a=RequestState(request("a"))),
+        lambda made: setattr(made._waiting["c"], "computed", 1),
+        lambda made: setattr(made._waiting["c"], "status", RequestStatus.RUNNING),
+        lambda made: setattr(made._running["a"], "status", RequestStatus.FINISHED),
+    ],
+    ids=["lost", "shared", "held by nobody", "left behind", "waits and runs", "holds", "runs", "is over"],
+)
+def test_what_is_lost_or_shared_or_in_the_wrong_line_is_found(harm: Callable[[Any], None]):
+    scheduler = Scheduler(SlotPool(3, 8), Limits(2, 8))
+    for name in "abc":
+        scheduler.add(RequestState(request(name)))
+    scheduler.schedule()
+    assert (scheduler.running, scheduler.waiting) == (2, 1)
+    scheduler.check_integrity()
+    harm(scheduler)
+    with pytest.raises(AssertionError):
         scheduler.check_integrity()
-        harm(scheduler.pool)
-        with pytest.raises(AssertionError):
-            scheduler.check_integrity()
 
 
 def test_limits_that_cannot_be_are_refused():

@@ -168,6 +168,7 @@ class PrefixPool:
     def __init__(self, slots: int, size: int) -> None:
         self.size = size
         self.reused = 0
+        self.room: dict[str, int] = {}  # tokens that each was last given room for
         self._left: dict[int, list[int]] = {slot: [] for slot in range(slots)}  # free slots, and their text
         self._held: dict[str, int] = {}
         self._slots = slots
@@ -193,6 +194,7 @@ class PrefixPool:
         return held
 
     def grow(self, state: RequestState, tokens: int) -> bool:
+        self.room[state.request.request_id] = tokens
         return tokens <= self.size
 
     def place(self, state: RequestState) -> int:
