@@ -19,6 +19,7 @@ DATA_PLANE = {
     "servelib.model.linear",
     "servelib.model.pretrained",
     "servelib.model.rope_scaling",
+    "servelib.model.rotary",
     "servelib.model.sampling",
     "servelib.model.tinygpt",
     "servelib.model.weights",

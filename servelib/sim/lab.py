@@ -111,12 +111,9 @@ class Lab:
         steps = occupancy(seen.lives)
         return {
             "headline": [
-                {"name": column.name, "label": column.heading, "value": column.show(estimates[column.name])}
-                for column in COLUMNS
+                {"name": c.name, "label": c.heading, "value": c.show(estimates[c.name])} for c in COLUMNS
             ],
-            "notes": [
-                f"{column.heading}: {note}" for column in COLUMNS if (note := estimates[column.name].note)
-            ],
+            "notes": [f"{c.heading}: {note}" for c in COLUMNS if (note := estimates[c.name].note)],
             "completed": summary.completed,
             "failed": summary.failed,
             "conditions": seen.point.conditions.line(),
@@ -223,8 +220,7 @@ def _thinned(cache: Sequence[Filled], duration: float) -> dict[str, list[float]]
     """The most tokens held in each of ``MOMENTS`` equal parts of the run."""
     if not cache or duration <= 0:
         return {"time": [], "tokens": []}
-    most, held = [0] * (MOMENTS + 1), 0
-    reached = 0
+    most, held, reached = [0] * (MOMENTS + 1), 0, 0
     for filled in cache:
         part = int(MOMENTS * filled.time / duration)
         for passed in range(reached, part + 1):
@@ -246,10 +242,9 @@ def _short(value: float | None) -> float | None:
 def _by_field(error: InvalidRequestError) -> tuple[str, str]:
     """The form's field at fault and a line to stand by it; what no field is to blame for is the model's."""
     said = str(error)
-    if error.field in BATCH_OPTIONS.values():
-        return "batch", "G" + said.removeprefix(f"{error.field}: g")
-    if error.field in {field.name for field in _fields()}:
-        return error.field, "G" + said.removeprefix(f"{error.field}: g")
+    name = "batch" if error.field in BATCH_OPTIONS.values() else error.field
+    if name in {field.name for field in _fields()}:
+        return name, "G" + said.removeprefix(f"{error.field}: g")
     return "prompt_high" if error.field.startswith("prompt") else "model", said
 
 

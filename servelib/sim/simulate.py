@@ -76,19 +76,11 @@ class System:
         fitted = (self.machine, self.model, self.devices or 1) == (REFERENCE_MACHINE, REFERENCE_MODEL, 1)
         if fitted and self.reached is None:
             return reference_cost()
-        machine.peak(
-            config.dtype
-        )  # a format it cannot compute with is said before a size that it cannot hold
+        machine.peak(config.dtype)  # a format it cannot compute with is said before a size it cannot hold
         needed = weight_bytes(config) + self.longest * kv_bytes_per_token(config)
         reached = self.reached or Reached()
-        cost = RooflineCost(
-            config,
-            machine,
-            self.devices or devices_for(needed, machine),
-            reached.overhead,
-            reached.compute,
-            reached.memory,
-        )
+        devices = self.devices or devices_for(needed, machine)
+        cost = RooflineCost(config, machine, devices, reached.overhead, reached.compute, reached.memory)
         if self.longest > cost.cache_tokens:
             limit = f"at most {cost.cache_tokens}: what fits beside the weights; take more devices"
             raise InvalidRequestError("prompt and output together", f"{self.longest} tokens", limit)
