@@ -12,7 +12,10 @@ from textmodel import TextModel
 from servelib.clock import VirtualClock
 from servelib.engine.batch import Batch
 from servelib.engine.registry import make_engine
-from servelib.request import Request, SamplingParams
+from servelib.engine.static import PAD
+from servelib.errors import InvalidRequestError
+from servelib.kv.pool import SlotPool
+from servelib.request import Request, RequestState, SamplingParams
 
 
 def ask(name: str, *ids: int, tokens: int = 3) -> Request:
@@ -129,3 +132,47 @@ def test_a_batch_of_256(name: str, option: str):
     for request_id, request in seen.requests.items():
         assert seen.tokens[request_id] == naive(TextModel(), request)[0]
     assert (len(model.batches) or len(model.padded)) == 3
+
+
+@BATCHING
+def test_an_idle_engine_does_not_run_the_model(name: str):
+    class Idle(TextModel):
+        def run(self, batch: Batch, cache: Any) -> Any:
+            raise AssertionError("a step of nothing")
+
+        def run_padded(self, rows: Any, cache: Any) -> Any:
+            raise AssertionError("a step of nothing")
+
+    engine = make_engine(name, Idle(), VirtualClock())
+    assert engine.step() == []
+    engine.add_request(ask("r0", 1))
+    engine.abort("r0")
+    assert engine.step() == []
+
+
+def test_a_row_that_is_over_is_fed_pads():
+    fed: list[list[int]] = []
+
+    class Watched(TextModel):
+        def run_padded(self, rows: Any, cache: Any) -> Any:
+            fed.append([row[-1] for row in rows])
+            return super().run_padded(rows, cache)
+
+    engine = make_engine("static", Watched(), VirtualClock())
+    for asked in (ask("short", 5, tokens=1), ask("long", 6, tokens=3)):
+        engine.add_request(asked)
+    while engine.has_work:
+        engine.step()
+    assert [first for first, _ in fed] == [5, PAD, PAD]
+
+
+def test_a_slot_is_full_at_its_size_and_not_before():
+    pool, state = SlotPool(1, 8), RequestState(ask("r0", 1))
+    pool.check(8)
+    assert pool.admit(state) == 0
+    assert pool.admit(RequestState(ask("r1", 1))) is None
+    assert (pool.grow(state, 8), pool.grow(state, 9)) == (True, False)
+    with pytest.raises(InvalidRequestError, match="at most 8: a slot"):
+        pool.check(9)
+    with pytest.raises(InvalidRequestError, match="slots"):
+        SlotPool(0, 8)
