@@ -176,3 +176,16 @@ def test_a_slot_is_full_at_its_size_and_not_before():
         pool.check(9)
     with pytest.raises(InvalidRequestError, match="slots"):
         SlotPool(0, 8)
+
+
+def test_the_lowest_free_slot_is_given_first():
+    pool = SlotPool(4, 8)
+    states = [RequestState(ask(f"r{i}", 1)) for i in range(6)]
+    for state in states[:4]:
+        pool.admit(state)
+    assert [pool.place(state) for state in states[:4]] == [0, 1, 2, 3]
+    for i in (3, 0, 2):
+        pool.release(states[i])
+    for state in states[4:]:
+        pool.admit(state)
+    assert [pool.place(state) for state in states[4:]] == [0, 2]
