@@ -25,23 +25,23 @@ def llama_views(model: TinyGPT) -> dict[str, Tensor]:
     """
     config = model.config
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-    views = {"model.embed_tokens.weight": model.embedding.data, "model.norm.weight": model.norm.data}
+    views = {"model.embed_tokens.weight": model.embedding.detach(), "model.norm.weight": model.norm.data}
     if not config.tied_output:
-        views[OUTPUT] = model.output.data
+        views[OUTPUT] = model.output.detach()
     for layer in model.layers:
         assert isinstance(layer, Layer)
         prefix = f"model.layers.{layer.index}"
-        q, k, v = torch.split(layer.qkv.data, [queries, keys, keys])
+        q, k, v = torch.split(layer.qkv.detach(), [queries, keys, keys])
         views |= {
-            f"{prefix}.input_layernorm.weight": layer.attention_norm.data,
+            f"{prefix}.input_layernorm.weight": layer.attention_norm.detach(),
             f"{prefix}.self_attn.q_proj.weight": q,
             f"{prefix}.self_attn.k_proj.weight": k,
             f"{prefix}.self_attn.v_proj.weight": v,
-            f"{prefix}.self_attn.o_proj.weight": layer.out.data,
-            f"{prefix}.post_attention_layernorm.weight": layer.ffn_norm.data,
-            f"{prefix}.mlp.gate_proj.weight": layer.gate.data,
-            f"{prefix}.mlp.up_proj.weight": layer.up.data,
-            f"{prefix}.mlp.down_proj.weight": layer.down.data,
+            f"{prefix}.self_attn.o_proj.weight": layer.out.detach(),
+            f"{prefix}.post_attention_layernorm.weight": layer.ffn_norm.detach(),
+            f"{prefix}.mlp.gate_proj.weight": layer.gate.detach(),
+            f"{prefix}.mlp.up_proj.weight": layer.up.detach(),
+            f"{prefix}.mlp.down_proj.weight": layer.down.detach(),
         }
     return views
 

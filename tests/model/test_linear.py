@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import nn
 
 from servelib.model.linear import MANY, linear, onednn
 
@@ -107,3 +110,24 @@ def test_a_pytorch_without_the_private_operation_or_with_another_by_its_name(
     assert onednn() is None
     x, weight = draw(64, 256), draw(128, 256)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+def test_a_weight_is_kept_in_another_order_and_a_change_in_place_is_seen():
+    weight = nn.Parameter(draw(128, 256), requires_grad=False)
+    x = draw(8, 256)
+    for view in (weight, weight[:64], weight.detach()[64:]):
+        view.mul_(2)
+        assert torch.allclose(linear(x, weight), F.linear(x, weight), atol=1e-4)
+    weight.data = draw(64, 256)  # as when a model moves: other memory
+    assert torch.allclose(linear(x, weight), F.linear(x, weight), atol=1e-4)
+    with torch.inference_mode():
+        born_there = nn.Parameter(draw(128, 256), requires_grad=False)
+        assert torch.allclose(linear(x, born_there), F.linear(x, born_there), atol=1e-4)
+
+
+def test_a_model_that_has_run_is_pickled_and_copied_without_the_other_order():
+    weight = nn.Parameter(draw(128, 256), requires_grad=False)
+    x = draw(8, 256)
+    expected = linear(x, weight)
+    for other in (pickle.loads(pickle.dumps(weight)), copy.deepcopy(weight)):
+        assert torch.equal(linear(x, other), expected)
