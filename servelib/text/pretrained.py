@@ -75,7 +75,9 @@ class JsonTokenizer(Tokenizer):
         if piece is None:
             return b""
         if self._byte_level:
-            return bytes(_BYTES[letter] for letter in piece) if _BYTES.keys() >= set(piece) else piece.encode()
+            return (
+                bytes(_BYTES[letter] for letter in piece) if _BYTES.keys() >= set(piece) else piece.encode()
+            )
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes([int(piece[3:5], 16)])
         return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
