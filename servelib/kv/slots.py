@@ -15,6 +15,9 @@ from servelib.engine.batch import Batch, Row
 from servelib.model.attention import additive, causal_attention, masked_attention
 from servelib.model.config import ModelConfig
 
+AHEAD = 64
+"""Tokens of a slot that are cleaned at a time, so that few steps have to."""
+
 
 class SlotKV:
     """Memory for the keys and values of ``slots`` requests of up to ``size`` tokens each."""
@@ -29,11 +32,10 @@ class SlotKV:
         device: torch.device | str = "cpu",
     ) -> None:
         self.slots, self.size = slots, min(size, config.context)
-        # [K or V, layer, slot, KV, size, D]. Zeros, because what is masked still counts, with weight 0:
-        # and 0 times what was in memory before may be NaN.
+        # [K or V, layer, slot, KV, size, D], as the memory was: most of it nobody ever reads.
         shape = (2, config.layers, slots, config.kv_heads, self.size, config.head_size)
-        self._store = torch.zeros(shape, dtype=dtype, device=device)
-        self._written = [0] * slots  # how far into each slot anything was ever written
+        self._store = torch.empty(shape, dtype=dtype, device=device)
+        self._clean = [0] * slots  # how far each slot holds what its tenant wrote, or zeros
 
     @property
     def nbytes(self) -> int:
@@ -52,11 +54,22 @@ class SlotKV:
                     f"request {row.request_id}: {end} tokens, must be at most {self.size}: a slot; "
                     "shorten the prompt, generate fewer tokens, or make larger slots"
                 )
-            if row.start == 0:  # a new tenant: a NaN that the last one left must not reach it, even masked
-                self._store[:, :, row.place, :, : self._written[row.place]] = 0
-                self._written[row.place] = 0
-            self._written[row.place] = max(self._written[row.place], end)
+            if row.start == 0:  # a new tenant
+                self._clean[row.place] = 0
+            if len(row.ids) > 1:  # reads what it wrote, no further
+                self._clean[row.place] = max(self._clean[row.place], end)
+        decodes = [row for row in batch.rows if len(row.ids) == 1]
+        longest = max((row.start + 1 for row in decodes), default=0)
+        for row in decodes:
+            self._clean_up_to(longest, row.place)
         return SlotView(self._store, batch.rows)
+
+    def _clean_up_to(self, end: int, slot: int) -> None:
+        """Zeros where a decode reads past its own tokens: masked, yet 0 times an old NaN is a NaN."""
+        clean = self._clean[slot]
+        if clean < end:
+            self._clean[slot] = min(end + AHEAD, self.size)
+            self._store[:, :, slot, :, clean : self._clean[slot]] = 0
 
 
 class SlotView:

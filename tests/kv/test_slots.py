@@ -148,7 +148,7 @@ def test_a_step_that_breaks_off_can_run_again(monkeypatch: pytest.MonkeyPatch):
 def copy_of(cache: SlotKV) -> SlotKV:
     other = MODEL.new_slots(cache.slots, cache.size)
     other._store.copy_(cache._store)
-    other._written = list(cache._written)
+    other._clean = list(cache._clean)
     return other
 
 
@@ -173,7 +173,7 @@ def test_what_the_last_tenant_left_reaches_nobody():
 
 def test_a_row_past_its_slot_is_refused_and_nothing_is_written():
     cache = MODEL.new_slots(2, SIZE)
-    before = cache._store.clone()
+    before = cache._store.fill_(1.5).clone()
     rows = (Alone("a", ids(3, 1), 0).row(3, 1), Alone("b", ids(SIZE + 1, 2), 1).row(SIZE + 1, 1))
     with pytest.raises(ValueError, match="request b: 17 tokens, must be at most 16"):
         MODEL.run(Batch(rows), cache)
