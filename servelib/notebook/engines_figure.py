@@ -68,7 +68,7 @@ def engines_under_load(
     moved = list(range(len(fig.data), len(fig.data) + len(marks)))
     for i, mark in enumerate(marks):
         fig.add_trace(mark, row=1 + i // len(names), col=1)
-    ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128) if rates[0] <= t <= rates[-1]]
+    ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256) if rates[0] <= t <= rates[-1]]
     fig.update_xaxes(type="log", tickvals=ticks, ticktext=[_tick(t) for t in ticks])
     fig.update_xaxes(title="arrival rate, requests per second", row=len(panels), col=1)
     fig.update_layout(base_layout(alt=alt, height=640))
