@@ -43,10 +43,6 @@ class KVCache(Protocol):
         ...
 
 
-Wanted = slice | Tensor | None
-"""Which of a step's tokens something is wanted of; None for all."""
-
-
 class Layer(nn.Module):
     """Attention, then a gated feed-forward; each reads a normalised copy of the stream and adds to it.
 
@@ -68,13 +64,8 @@ class Layer(nn.Module):
         self.up = _matrix(config, config.ffn_size, width)
         self.down = _matrix(config, width, config.ffn_size)
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, wanted: Wanted = None
-    ) -> Tensor:
-        """``x``: [B, T, W] -> [B, T, W]; only the ``wanted`` of the T, if not all.
-
-        The cache gets the keys and values of all T.
-        """
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None) -> Tensor:
+        """``x``: [B, T, W] -> [B, T, W]."""
         b, t, _ = x.shape
         eps, heads, kv = self.config.norm_eps, self.heads, self.kv_heads
 
@@ -83,10 +74,7 @@ class Layer(nn.Module):
         q, k = torch.split(rotate(qk, cos, sin), [heads, kv], 2)  # both turn together
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H | KV | KV, T, D]
         y = causal_attention(q, k, v) if cache is None else cache.attend(self.index, q, k, v)
-        y = y.transpose(1, 2)  # [B, T, H, D]
-        if wanted is not None:
-            x, y = x[:, wanted], y[:, wanted]
-        x = linear(y.flatten(2), self.out).add_(x)
+        x = linear(y.transpose(1, 2).reshape(b, t, -1), self.out).add_(x)
 
         h = norm(x, self.ffn_norm, eps)
         h = F.silu(linear(h, self.gate), inplace=True).mul_(linear(h, self.up))  # [B, T, F]
@@ -157,7 +145,7 @@ class TinyGPT(nn.Module):
     @torch.inference_mode()
     def next_logits(self, ids: Sequence[int], cache: KVCache | None = None) -> Tensor:
         """Logits [V] after the last of ``ids``; the output matrix runs for that one position only."""
-        return self._logits(self._stream(self._ids([list(ids)]), cache, LAST)[0, 0])
+        return self._logits(self._stream(self._ids([list(ids)]), cache)[0, -1])
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, state: RequestState) -> SampledToken:
@@ -175,12 +163,12 @@ class TinyGPT(nn.Module):
         What stands where is the cache's to know; everything else treats the N tokens alike.
         """
         ids = [token_id for row in batch.rows for token_id in row.ids]
+        x = self._stream(self._ids([ids]), cache.view(batch))[0]  # [N, W]
         ends = accumulate(len(row.ids) for row in batch.rows)
         sampled = [
             i for end, row in zip(ends, batch.rows, strict=True) for i in range(end - row.samples, end)
         ]
-        wanted = None if len(sampled) == len(ids) else self._ids(sampled)
-        return self._logits(self._stream(self._ids([ids]), cache.view(batch), wanted)[0])
+        return self._logits(x if len(sampled) == len(ids) else x[self._ids(sampled)])
 
     def new_padded(self, pads: Sequence[int]) -> PaddedKV:
         """An empty cache for ``len(pads)`` rows; row b begins with ``pads[b]`` tokens that do not count."""
@@ -189,7 +177,7 @@ class TinyGPT(nn.Module):
     @torch.inference_mode()
     def run_padded(self, rows: Sequence[Sequence[int]], cache: PaddedKV) -> Tensor:
         """Run the same number of new tokens of every row; logits [B, V] after each row's last."""
-        return self._logits(self._stream(self._ids(rows), cache, LAST)[:, 0])
+        return self._logits(self._stream(self._ids(rows), cache)[:, -1])
 
     @torch.inference_mode()
     def sample_batch(self, logits: Tensor, states: Sequence[RequestState]) -> list[SampledToken]:
@@ -199,20 +187,16 @@ class TinyGPT(nn.Module):
     def _ids(self, numbers: Sequence[Any]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.embedding.device)
 
-    def _stream(self, ids: Tensor, cache: KVCache | None, wanted: Wanted = None) -> Tensor:
-        """``ids``: [B, T] -> what the last layer leaves of the ``wanted`` ones, [B, T, W], before the norm.
-
-        Of the others that layer's keys and values are all that anyone will read, so it stops there.
-        """
+    def _stream(self, ids: Tensor, cache: KVCache | None) -> Tensor:
+        """``ids``: [B, T] -> what the last layer leaves, [B, T, W], before the final norm."""
         new = ids.shape[1]
         if cache is None and new > self.config.context:
             raise ValueError(f"got {new} tokens, must be at most {self.config.context}: the context")
         at = slice(0, new) if cache is None else cache.positions(new)
         cos, sin = self.cos[at].unsqueeze(-2), self.sin[at].unsqueeze(-2)  # [T, 1, D] or [B, T, 1, D]
         x = F.embedding(ids, self.embedding)  # [B, T, W]
-        last = self.config.layers - 1
-        for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, cache, wanted if index == last else None)
+        for layer in self.layers:
+            x = layer(x, cos, sin, cache)
         if cache is not None:
             cache.advance(new)
         return x
@@ -244,7 +228,6 @@ class TinyGPT(nn.Module):
 
 
 QK_GAIN = 2.0
-LAST = slice(-1, None)
 
 
 def norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
