@@ -189,7 +189,7 @@ def test_compare_says_which_is_better_by_how_much_and_what_differs(tmp_path, cap
     shown = capsys.readouterr().out
     assert "They differ in: engine (naive / cached)." in shown
     assert "At 4/s, 3 pairs of runs:" in shown
-    assert "B is better in ttft_p50 (B: -99." in shown
+    assert "B is better in ttft_p50 (B: -9" in shown
     assert "A is better" not in shown
     metrics = {m["metric"]: m for m in json.loads(out.read_text())["rates"][0]["metrics"]}
     assert metrics["e2e_p50"]["verdict"] == "B better"
