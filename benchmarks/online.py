@@ -45,6 +45,7 @@ from servelib.model.tinygpt import TinyGPT
 from servelib.text.pretrained import save_reference_tokenizer
 
 OURS, THEIRS = "servelib", "vllm"
+Records = dict[float, dict[str, list[RunRecord]]]
 READY_SECONDS = 600.0
 BEGIN, END = "<!-- online -->", "<!-- end of online -->"
 
@@ -121,11 +122,8 @@ def workload(rate: float, seconds: float) -> Workload:
     return Workload(requests=max(24, round(rate * seconds)))
 
 
-def measure(up: list[Server], options: argparse.Namespace) -> dict[float, dict[str, list[RunRecord]]]:
+def measure(up: list[Server], options: argparse.Namespace, records: Records) -> None:
     """Every rate, ``runs`` times each; the order of servers and of rates turns round each run."""
-    records: dict[float, dict[str, list[RunRecord]]] = {
-        rate: {s.name: [] for s in up} for rate in options.rates
-    }
     for run in range(options.runs):
         for rate in options.rates if run % 2 == 0 else reversed(options.rates):
             for server in up if run % 2 == 0 else reversed(up):
@@ -133,7 +131,6 @@ def measure(up: list[Server], options: argparse.Namespace) -> dict[float, dict[s
                 records[rate][server.name].append(record)
                 share = summarise([record]).goodput_fraction.value
                 say(f"run {run + 1} of {options.runs}: {server.name} at {rate:g}/s, {share:.0%} in time")
-    return records
 
 
 def capacity(server: Server, options: argparse.Namespace) -> Capacity:
@@ -153,15 +150,21 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     load = os.getloadavg()[0]
     found: dict[str, list[Capacity]] = {OURS: [], THEIRS: []}
+    records: Records = {rate: {OURS: [], THEIRS: []} for rate in options.rates}
+    whole = True
     try:
         with servers(options) as up:
-            records = measure(up, options)
+            measure(up, options, records)
             for turn in range(0 if options.no_capacity else 2):
                 for server in up if turn % 2 == 0 else reversed(up):
                     found[server.name].append(capacity(server, options))
     except NoPeerError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        say("stopped: what was measured until now follows, and README.md stays as it is")
+        whole = False
+    records = {rate: seen for rate, seen in records.items() if all(seen.values())}
     slo = SLO()
     lines = [
         "| rate/s | server | TTFT p50, ms | p99 | gap p50, ms | p99 | goodput/s | in time | failed |",
@@ -175,7 +178,7 @@ def main() -> int:
             lines.append(
                 f"| {rate:g} | {name} | {' | '.join([*times, *goodput])} | {s.failed} of {s.offered} |"
             )
-    if not options.no_capacity:
+    if all(found.values()):
         lines += ["", "| server | capacity, requests/s, each search | |", "| --- | ---: | --- |"]
         for name, searches in found.items():
             cells = ", ".join(cell(search.rate, 1, 1) for search in searches)
@@ -199,7 +202,7 @@ def main() -> int:
             "capacity": {name: [asdict(search) for search in searches] for name, searches in found.items()},
         }  # fmt: skip
         options.json.write_text(json.dumps(content, indent=1))
-    if options.readme:
+    if options.readme and whole:
         readme = Path(__file__).with_name("README.md")
         before, _, rest = readme.read_text().partition(BEGIN)
         readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
