@@ -26,7 +26,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
     PyTorch's own switch, ``torch.backends.mkldnn.flags(enabled=False)``, leaves the choice to PyTorch.
     """
-    if x.numel() >= MANY * weight.shape[-1] and (product := onednn()) and _fit(x, weight):
+    if x.numel() >= MANY * weight.shape[-1] and _fit(x, weight) and (product := onednn()):
         return product(x, _packed(weight))
     return F.linear(x, weight)
 
