@@ -81,7 +81,7 @@ def test_printed_numbers_are_the_command_lines(start: Visit, capsys) -> None:
 
 
 def test_a_faster_rate_by_keyboard_makes_the_queue_grow(over_http: str, start: Visit) -> None:
-    with start("rate=1&requests=60") as seen:
+    with start("rate=2&requests=60") as seen:  # then 8 a second, past what the engine can take
         page = seen.page
         before = longest_queue(page)
         page.wait_for_function(f"{STATE} === 'complete'", timeout=LOAD)
