@@ -89,8 +89,8 @@ def test_a_faster_rate_by_keyboard_makes_the_queue_grow(over_http: str, start: V
             page.locator("#sl-lab-slide").press("ArrowRight")
         page.wait_for_function(f"{STATE} === 'complete'", timeout=LOAD)
         assert longest_queue(page) > before + 5
-        assert parse_qs(urlsplit(page.url).query) == {"rate": ["4"], "requests": ["60"]}
-        assert "4 requests per second" in (
+        assert parse_qs(urlsplit(page.url).query) == {"rate": ["8"], "requests": ["60"]}
+        assert "8 requests per second" in (
             page.locator(".sl-lab-plot").last.get_attribute("aria-label") or ""
         )
 
