@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,10 +17,11 @@ from servelib.harness.records import RunRecord
 from servelib.harness.summary import Summary, summarise
 from servelib.harness.sweep import Point, measure
 from servelib.harness.trace import Workload
-from servelib.notebook.background import BackgroundRun, stop_all
+from servelib.notebook.background import stop_all
 from servelib.notebook.knob_figure import KnobFigure
 from servelib.notebook.knob_text import duration
-from servelib.notebook.panel import Panel, dropdown, log_slider, pick_slider, range_slider
+from servelib.notebook.panel import dropdown, log_slider, pick_slider, range_slider
+from servelib.notebook.run_panel import RunPanel
 from servelib.sim.cost import Cost
 from servelib.sim.model import CostedModel
 
@@ -61,15 +61,13 @@ def batch_knobs(
     return BatchKnobs(model, cost, requests, runs, rate)
 
 
-class BatchKnobs(Panel):
+class BatchKnobs(RunPanel):
     """The panel. Its sliders and buttons are attributes, so that code can turn them too."""
 
     def __init__(self, model: ServedModel, cost: Cost, requests: int, runs: int, rate: float) -> None:
         self._model, self._cost, self._requests, self._n_runs = model, cost, requests, runs
         self._virtual: dict[tuple[Setting, float], RunRecord] = {}
         self._measured: dict[Setting, list[tuple[float, Summary]]] = {}
-        self._run: BackgroundRun | None = None
-        self._lock = threading.RLock()  # the kernel's thread and the run's thread both write to the view
 
         self.rate = log_slider("arrival rate (requests/s)", rate, 1, 128)
         self.engine = dropdown("engine", "continuous", ENGINES)
@@ -78,21 +76,13 @@ class BatchKnobs(Panel):
         self.batch_size = pick_slider("batch size", 8, AT_ONCE)
         self.output = range_slider("output length (tokens)", (16, 48), 128)
         self.headline, self.figure = w.HTML(), KnobFigure(GRID[0], GRID[-1])
-        self.run_button = w.Button(
-            description=f"Run it for real, {runs} times {requests} requests",
-            button_style="primary",
-            icon="play",
-            layout={"width": "auto"},
-        )
-        self.stop_button = w.Button(description="Stop", icon="stop", disabled=True, tooltip="Stop the run")
-        self.progress = w.IntProgress(
-            max=requests * runs, layout={"visibility": "hidden"}, tooltip="Progress of the real run"
-        )
-        self.run_button.on_click(lambda _: self.start())
-        self.stop_button.on_click(lambda _: self.stop())
-        buttons = w.HBox([self.run_button, self.stop_button, self.progress], layout={"flex_flow": "row wrap"})
         controls = [self.rate, self.engine, self.max_num_seqs, self.tokens, self.batch_size, self.output]
-        super().__init__(controls, [self.headline, self.figure.widget, buttons])
+        super().__init__(
+            controls,
+            [self.headline, self.figure.widget],
+            requests=requests * runs,
+            offer=f"Run it for real, {runs} times {requests} requests",
+        )
         self.refresh()
 
     @property
@@ -106,11 +96,6 @@ class BatchKnobs(Panel):
             tokens = max(self.tokens.value, most)  # the least that the engine takes
             options = (("max_num_seqs", most), ("max_num_batched_tokens", tokens))
         return Setting(self.engine.value, options, tuple(self.output.value))
-
-    @property
-    def running(self) -> bool:
-        """Whether a real run is on its way."""
-        return self._run is not None
 
     def refresh(self) -> None:
         """Bring headline and figure up to the knobs."""
@@ -128,11 +113,7 @@ class BatchKnobs(Panel):
         with self._lock:
             if self.running:
                 return
-            stop_all()  # of another panel
             setting, rate = self.setting, round(self.rate.value, 4)
-            self.run_button.disabled, self.stop_button.disabled = True, False
-            self.progress.value, self.progress.layout.visibility = 0, "visible"
-            self._say("Warming up.")
 
             def work(should_stop: Callable[[], bool]) -> Point:
                 return measure(
@@ -144,21 +125,12 @@ class BatchKnobs(Panel):
                     should_stop=should_stop,
                 )
 
-            self._run = BackgroundRun(work, lambda point, error: self._ended(setting, rate, point, error))
-            self._run.start()
+            def show(whole: list[RunRecord]) -> str:
+                found = summarise(whole, SLO())
+                self._measured.setdefault(setting, []).append((rate, found))
+                return f"Measured, {len(whole)} runs: {_said(rate, found)}"
 
-    def stop(self, wait: float = 0.0) -> bool:
-        """Ask the real run to stop, wait up to ``wait`` seconds, and say whether none is left."""
-        run = self._run
-        if run is None:
-            return True
-        self._say("Stopping.")
-        return run.stop(wait)
-
-    def close(self) -> None:
-        """Stop what runs, and take the panel away."""
-        self.stop(wait=2.0)
-        super().close()
+            self._begin(work, show)
 
     def _at(self, setting: Setting, rate: float) -> RunMetrics:
         if (setting, rate) not in self._virtual:
@@ -167,28 +139,6 @@ class BatchKnobs(Panel):
             trace = setting.workload(self._requests).trace(rate)
             self._virtual[setting, rate] = drive(setting.make(model, clock), trace, clock)
         return run_metrics(self._virtual[setting, rate])
-
-    def _advance(self, ended: int, total: int) -> None:
-        with self._lock:
-            self.progress.value = ended
-            self._say(f"{ended} of {total} requests have ended.")
-
-    def _ended(self, setting: Setting, rate: float, point: Point | None, error: Exception | None) -> None:
-        """In the run's thread: show what came of it."""
-        with self._lock:
-            self._run = None
-            self.run_button.disabled, self.stop_button.disabled = False, True
-            self.progress.layout.visibility = "hidden"
-            whole = [run for run in point.runs if not run.interrupted] if point else []
-            if error is not None:
-                self._say(f"The run broke. {type(error).__name__}: {error}", alert=True)
-            elif not whole:
-                self._say("Stopped before one run was whole: there is nothing to put on the curve.")
-            else:
-                found = summarise(whole, SLO())
-                self._measured.setdefault(setting, []).append((rate, found))
-                self._say(f"Measured, {len(whole)} runs: {_said(rate, found)}")
-                self._moved(None)
 
 
 def _said(rate: float, found: RunMetrics | Summary) -> str:

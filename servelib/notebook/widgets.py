@@ -1,11 +1,10 @@
 """The panel "turn the knob": sliders, curves that answer at once, and a button that measures for real.
 
-What the panel computes is in ``curves``; how it runs in the background is in ``background``.
+What the panel computes is in ``curves``; how a real run goes on is in ``run_panel``.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import ipywidgets as w
@@ -16,11 +15,12 @@ from servelib.harness.records import RunRecord
 from servelib.harness.summary import summarise
 from servelib.harness.sweep import Point, measure
 from servelib.model.config import ModelConfig
-from servelib.notebook.background import BackgroundRun, stop_all
+from servelib.notebook.background import stop_all
 from servelib.notebook.curves import Curves, MakeVirtual, Settings, Traffic, naive
 from servelib.notebook.knob_figure import KnobFigure
 from servelib.notebook.knob_text import describe, describe_measured, duration
-from servelib.notebook.panel import Panel, log_slider, range_slider
+from servelib.notebook.panel import log_slider, range_slider
+from servelib.notebook.run_panel import RunPanel
 from servelib.sim.cost import StepCost
 
 MakeReal = Callable[[Clock, bool], Engine]
@@ -48,7 +48,7 @@ def knobs(
     return Knobs(curves, make_engine, settings, runs)
 
 
-class Knobs(Panel):
+class Knobs(RunPanel):
     """The panel. Its sliders and buttons are attributes, so that code can turn them too."""
 
     def __init__(self, curves: Curves, make_engine: MakeReal, settings: Settings, runs: int) -> None:
@@ -56,9 +56,6 @@ class Knobs(Panel):
         self._make_engine = make_engine
         self._n_runs = runs
         self._measured: list[tuple[Traffic, float, list[RunRecord]]] = []
-        self._run: BackgroundRun | None = None
-        self._lock = threading.RLock()  # the kernel's thread and the run's thread both write to the view
-        self.error: Exception | None = None  # of the last real run, for a closer look
 
         self.rate = log_slider("arrival rate (requests/s)", settings.rate, 0.25, 16)
         self.prompt = range_slider("prompt length (tokens)", settings.prompt, 512)
@@ -70,20 +67,11 @@ class Knobs(Panel):
         )
         self.figure = KnobFigure()
         self.headline = w.HTML()
-        self.run_button = w.Button(button_style="primary", icon="play", layout={"width": "auto"})
-        self.stop_button = w.Button(
-            description="Stop", icon="stop", disabled=True, tooltip="Stop the real run"
-        )
-        total = curves.requests * runs
-        self.progress = w.IntProgress(
-            max=total, layout={"visibility": "hidden"}, tooltip="Progress of the real run"
-        )
-        buttons = w.HBox([self.run_button, self.stop_button, self.progress], layout={"flex_flow": "row wrap"})
-        self.run_button.on_click(lambda _: self.start())
-        self.stop_button.on_click(lambda _: self.stop())
         super().__init__(
             [self.rate, self.prompt, self.output, self.slo_ttft, self.slo_gap, self.use_cache],
-            [self.headline, self.figure.widget, buttons],
+            [self.headline, self.figure.widget],
+            requests=curves.requests * runs,
+            offer="",  # says how long it takes: see refresh
         )
         self.refresh()
 
@@ -99,20 +87,15 @@ class Knobs(Panel):
             self.use_cache.value,
         )
 
-    @property
-    def running(self) -> bool:
-        """Whether a real run is on its way."""
-        return self._run is not None
-
     def refresh(self) -> None:
         """Bring headline and figure up to the settings: the headline first, it is the quicker one."""
         with self._lock:
             settings = self.settings
             now = self._curves.at(settings)
             self.headline.value = f'<div role="status">{describe(settings, now)}</div>'
-            self._offer = f"Run it for real (about {duration(now.window * self._n_runs)})"
+            self.offer = f"Run it for real (about {duration(now.window * self._n_runs)})"
             if not self.running:
-                self.run_button.description = self._offer
+                self.run_button.description = self.offer
             points = [
                 (rate, summarise(runs, settings.slo))
                 for traffic, rate, runs in self._measured
@@ -125,13 +108,8 @@ class Knobs(Panel):
         with self._lock:
             if self.running:
                 return
-            stop_all()  # of another panel
             settings = self.settings
-            self.error = None
-            self.run_button.disabled, self.stop_button.disabled = True, False
             self.run_button.description = "Running"
-            self.progress.value, self.progress.layout.visibility = 0, "visible"
-            self._say("Warming up.")
 
             def work(should_stop: Callable[[], bool]) -> Point:
                 return measure(
@@ -144,41 +122,8 @@ class Knobs(Panel):
                     should_stop=should_stop,
                 )
 
-            self._run = BackgroundRun(work, lambda point, error: self._ended(settings, point, error))
-            self._run.start()
-
-    def stop(self, wait: float = 0.0) -> bool:
-        """Ask the real run to stop, wait up to ``wait`` seconds, and say whether none is left."""
-        run = self._run
-        if run is None:
-            return True
-        self._say("Stopping.")
-        return run.stop(wait)
-
-    def close(self) -> None:
-        """Stop what runs, and take the panel away."""
-        self.stop(wait=2.0)
-        super().close()
-
-    def _advance(self, ended: int, total: int) -> None:
-        with self._lock:
-            self.progress.value = ended
-            self._say(f"{ended} of {total} requests have ended.")
-
-    def _ended(self, settings: Settings, point: Point | None, error: Exception | None) -> None:
-        """In the run's thread: show what came of it."""
-        with self._lock:
-            self._run = None
-            self.run_button.disabled, self.stop_button.disabled = False, True
-            self.run_button.description = self._offer
-            self.progress.layout.visibility = "hidden"
-            self.error = error
-            whole = [run for run in point.runs if not run.interrupted] if point else []
-            if error is not None:
-                self._say(f"The run broke. {type(error).__name__}: {error}", alert=True)
-            elif not whole:
-                self._say("Stopped before one run was whole: there is nothing to put on the curve.")
-            else:
+            def show(whole: list[RunRecord]) -> str:
                 self._measured.append((settings.traffic, settings.rate, whole))
-                self._say(describe_measured(settings, summarise(whole, settings.slo), len(whole)))
-                self._moved(None)
+                return describe_measured(settings, summarise(whole, settings.slo), len(whole))
+
+            self._begin(work, show)
