@@ -22,7 +22,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+
+from readme import put_table
 
 from servelib.clock import Clock, VirtualClock, WallClock
 from servelib.commands.model import reference_model
@@ -42,7 +43,6 @@ from servelib.sim.roofline import RooflineCost
 from servelib.sim.shape import weight_bytes
 from servelib.spans import SpanLog
 
-HERE = Path(__file__).parent
 BEGIN, END = "<!-- cost model -->", "<!-- end of cost model -->"
 STEP_BAR, THROUGHPUT_BAR, TTFT_BAR = 0.15, 0.10, 0.20
 
@@ -218,9 +218,7 @@ def main() -> None:
     table = "\n\n".join("\n".join(part) for part in parts)
     print(table)
     if options.readme:
-        readme = HERE / "README.md"
-        before, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, table)
 
 
 if __name__ == "__main__":

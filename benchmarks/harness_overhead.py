@@ -34,6 +34,8 @@ from pathlib import Path
 from statistics import median
 from typing import NoReturn
 
+from readme import put_table
+
 from servelib.harness.conditions import machine
 from servelib.harness.http import drive_http
 from servelib.harness.null import driver_cost
@@ -207,9 +209,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if options.readme:
-        readme = HERE / "README.md"
-        before, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, table)
 
 
 def cells(found: dict[str, list[Seen]], of: Callable[[Seen], float], digits: int) -> list[str]:

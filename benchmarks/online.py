@@ -30,6 +30,7 @@ from pathlib import Path
 
 from environments import DEFAULT_FOLDER, NoPeerError, environment, say
 from frozen import Frozen
+from readme import put_table
 
 from servelib.harness.capacity import Capacity, find_capacity
 from servelib.harness.conditions import machine
@@ -203,9 +204,7 @@ def main() -> int:
         }  # fmt: skip
         options.json.write_text(json.dumps(content, indent=1))
     if options.readme and whole:
-        readme = Path(__file__).with_name("README.md")
-        before, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, table)
     return 0
 
 

@@ -29,6 +29,7 @@ from statistics import median
 
 from environments import DEFAULT_FOLDER, PEERS, NoPeerError, environment, say
 from frozen import Frozen
+from readme import put_table
 
 from servelib.harness.conditions import machine
 from servelib.harness.trace import Trace, Workload
@@ -167,9 +168,7 @@ def main() -> int:
             json.dumps({"conditions": conditions, "absent": absent, "results": found}, indent=1)
         )
     if options.readme:
-        readme = Path(__file__).with_name("README.md")
-        before, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{shown}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, shown)
     return 0
 
 

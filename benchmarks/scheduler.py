@@ -19,8 +19,9 @@ import argparse
 import os
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
+
+from readme import put_table
 
 from servelib.engine.batch import Batch
 from servelib.engine.scheduler import Limits, Scheduler
@@ -33,7 +34,6 @@ WAITING = (0, 10, 100, 1_000, 10_000)
 STEPS = 20  # of one timing
 PROMPT = (1,) * 64
 PER_REQUEST_BAR, WAITING_BAR = 1.5, 1.2
-HERE = Path(__file__).parent
 BEGIN, END = "<!-- scheduler -->", "<!-- end of scheduler -->"
 
 
@@ -109,9 +109,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if options.readme:
-        readme = HERE / "README.md"
-        before, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from readme import put_table
+
 from servelib.engine.naive import NaiveEngine
 from servelib.engine.protocol import Engine, Model
 from servelib.harness.conditions import machine, torch_in_use
@@ -44,7 +46,6 @@ from servelib.model.scripted import ScriptedModel
 from servelib.request import Request, RequestState, SampledToken, SamplingParams, StepOutput
 
 CLIENT = Path(__file__).with_name("stream_client.py")
-README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- server overhead -->", "<!-- end of server overhead -->"
 STREAMS, PACE = 64, 10_000
 LIVE_REQUESTS, LIVE_PROMPT, LIVE_TOKENS, LIVE_PASSES = 4, 32, 48, 4
@@ -474,8 +475,7 @@ def main() -> None:
         found = {"conditions": conditions, "table": table.rows, "runs": runs}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.readme:
-        before, _, rest = README.read_text().partition(BEGIN)
-        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        put_table(BEGIN, END, text)
 
 
 if __name__ == "__main__":
