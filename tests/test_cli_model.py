@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from servelib.commands.model import add_model, add_threads, chosen_model, chosen_text
+from servelib.commands.model import add_kernels, add_model, add_threads, chosen_model, chosen_text
 from servelib.commands.options import Parser, UsageError
 from servelib.model.config import REFERENCE
 from servelib.model.tinygpt import TinyGPT
@@ -27,6 +27,7 @@ def threads_as_they_were():
 def typed(*line: str) -> argparse.Namespace:
     parser = Parser(prog="x")
     add_threads(parser)
+    add_kernels(parser)
     add_model(parser)
     return parser.parse_args(line)
 

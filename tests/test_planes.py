@@ -12,6 +12,9 @@ import pytest
 DATA_PLANE = {
     "servelib.exercises.attending",
     "servelib.exercises.ch05",
+    "servelib.fused.cache",
+    "servelib.fused.kernels",
+    "servelib.fused.model",
     "servelib.kv.contiguous",
     "servelib.kv.padded",
     "servelib.kv.slots",

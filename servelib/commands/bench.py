@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from servelib.clock import Clock, VirtualClock
-from servelib.commands.model import add_threads, reference_model
+from servelib.commands.model import add_kernels, add_threads, check_kernels, reference_model, with_kernels
 from servelib.commands.options import (
     DEFAULT_ENGINE,
     MOST_RUNS,
@@ -125,6 +125,7 @@ def add_system(parser: argparse.ArgumentParser) -> None:
         help="run the model, or predict its step times (default: wall)",
     )
     add_threads(parser)
+    add_kernels(parser)
     add("--cost", type=Path, metavar="FILE", help="step cost from `servelib calibrate`, for --clock virtual")
     add_remote(parser)
 
@@ -169,12 +170,15 @@ def make_system(options: argparse.Namespace, load: Traffic) -> System:
         )
     name = options.engine or DEFAULT_ENGINE
     given = engine_options(options, name)
+    check_kernels(options, name)
     make = _virtual_engine if options.clock == "virtual" else _live_engine
     build = make(options, name, given)
     return InProcess(build, options.clock, options.closed_loop)
 
 
 def _virtual_engine(options: argparse.Namespace, name: str, given: Mapping[str, int]) -> MakeEngine:
+    if options.kernels is not None:
+        raise UsageError("--kernels needs --clock wall: in virtual time nothing is computed")
     try:
         cost = reference_cost() if options.cost is None else load_cost(options.cost)
     except InvalidRequestError as error:
@@ -191,5 +195,5 @@ def _virtual_engine(options: argparse.Namespace, name: str, given: Mapping[str, 
 def _live_engine(options: argparse.Namespace, name: str, given: Mapping[str, int]) -> MakeEngine:
     if options.cost is not None:
         raise UsageError("--cost needs --clock virtual: a live run takes the time it takes")
-    model = reference_model(options.threads)
+    model = with_kernels(reference_model(options.threads), options.kernels)
     return lambda clock: make_engine(name, model, clock, None, **given)

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 from servelib.commands.options import UsageError, integer
 from servelib.engine.registry import ServedModel
-from servelib.errors import PretrainedError
+from servelib.errors import KernelError, PretrainedError
 from servelib.model.config import DTYPES, REFERENCE
 from servelib.text.chat import ChatTemplate
 from servelib.text.tokenizer import Tokenizer
+
+FUSED = "fused"
+KERNELS = ("pytorch", FUSED)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +28,37 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="threads that compute a step (default: 1, the steadiest; a large model wants more)",
     )
+
+
+def add_kernels(parser: argparse.ArgumentParser) -> None:
+    """The option that says what computes a step between its matrix products."""
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        help="continuous: what computes between the matrix products: pytorch; or fused, compiled at start "
+        "by this machine's C compiler, for float32 on its CPU (default: pytorch)",
+    )
+
+
+def check_kernels(options: argparse.Namespace, engine: str) -> None:
+    """Raise ``UsageError`` where ``--kernels`` says what ``engine`` does not do."""
+    if options.kernels == FUSED and engine != "continuous":
+        raise UsageError(f"--kernels fused is of the continuous engine, not of {engine}: leave it out")
+
+
+def with_kernels(model: ServedModel, kernels: str | None) -> ServedModel:
+    """``model`` on the kernels named. Raises ``UsageError`` where it, or this machine, cannot."""
+    if kernels != FUSED:
+        return model
+    from servelib.fused.model import FusedGPT  # here: they import torch
+    from servelib.model.tinygpt import TinyGPT
+
+    if not isinstance(model, TinyGPT):
+        raise TypeError(f"fused kernels are TinyGPT's, got {type(model).__name__}")
+    try:
+        return FusedGPT(model)
+    except KernelError as error:
+        raise UsageError(f"--kernels fused: {error}") from None
 
 
 def reference_model(threads: int | None) -> ServedModel:
@@ -51,7 +85,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_model(options: argparse.Namespace) -> ServedModel:
-    """The model that ``add_model`` and ``add_threads`` name. Raises ``UsageError``."""
+    """The model that ``add_model``, ``add_threads`` and ``add_kernels`` name. Raises ``UsageError``."""
+    return with_kernels(_named_model(options), options.kernels)
+
+
+def _named_model(options: argparse.Namespace) -> ServedModel:
     if (options.model, options.device, options.dtype) == (None, "cpu", None):
         return reference_model(options.threads)
     import torch  # here, as above

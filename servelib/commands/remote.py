@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from servelib.harness.remote import Remote
 
 OWN = ("endpoint", "model", "timeout", "api_key_env", "extra_body")  # mean nothing without --url
-NOT_OURS = ("engine", *ENGINE_OPTIONS, "threads")  # and these nothing with it
+NOT_OURS = ("engine", *ENGINE_OPTIONS, "threads", "kernels")  # and these nothing with it
 TIMEOUT = 600.0
 
 

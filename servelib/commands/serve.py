@@ -10,7 +10,14 @@ from dataclasses import fields
 from pathlib import Path
 
 from servelib.clock import WallClock
-from servelib.commands.model import add_model, add_threads, chosen_model, chosen_text
+from servelib.commands.model import (
+    add_kernels,
+    add_model,
+    add_threads,
+    check_kernels,
+    chosen_model,
+    chosen_text,
+)
 from servelib.commands.options import Parser, UsageError, add_engine, engine_options, integer, positive, short
 from servelib.engine.protocol import Engine
 from servelib.engine.registry import make_engine
@@ -62,6 +69,7 @@ def add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
         "--port", type=integer(0, 65535), default=8000, help="0 takes a free one (default: %(default)s)"
     )
     add_threads(parser)
+    add_kernels(parser)
     add_model(parser)
     _add_access(parser)
     _add_overload(parser)
@@ -150,6 +158,7 @@ def _run(options: argparse.Namespace) -> int:
         )
 
     given = engine_options(options, options.engine)
+    check_kernels(options, options.engine)
 
     def build() -> Engine:  # once the port is ours
         return make_engine(options.engine, chosen_model(options), WallClock(), None, **given)

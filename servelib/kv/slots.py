@@ -48,12 +48,7 @@ class SlotKV:
         Raises ``ValueError`` for a row that passes the end of its slot.
         """
         for row in batch.rows:
-            end = row.start + len(row.ids)
-            if end > self.size:
-                raise ValueError(
-                    f"request {row.request_id}: {end} tokens, must be at most {self.size}: a slot; "
-                    "shorten the prompt, generate fewer tokens, or make larger slots"
-                )
+            end = check_fits(row, self.size)
             if row.start == 0:  # a new tenant
                 self._clean[row.place] = 0
             if len(row.ids) > 1:  # reads what it wrote, no further
@@ -70,6 +65,17 @@ class SlotKV:
         if clean < end:
             self._clean[slot] = min(end + AHEAD, self.size)
             self._store[:, :, slot, :, clean : self._clean[slot]] = 0
+
+
+def check_fits(row: Row, size: int) -> int:
+    """How many tokens the row's slot then holds. Raises ``ValueError`` where that is more than ``size``."""
+    end = row.start + len(row.ids)
+    if end > size:
+        raise ValueError(
+            f"request {row.request_id}: {end} tokens, must be at most {size}: a slot; "
+            "shorten the prompt, generate fewer tokens, or make larger slots"
+        )
+    return end
 
 
 class SlotView:

@@ -57,7 +57,7 @@ def onednn() -> Callable[[Tensor, Tensor], Tensor] | None:
     x, weight = torch.ones(MANY, 3, device="cpu"), torch.ones(2, 3, device="cpu")
     try:
         right = F.linear(x, weight)
-        return product if all(torch.equal(product(x, w), right) for w in (weight, _reorder(weight))) else None
+        return product if all(torch.equal(product(x, w), right) for w in (weight, reorder(weight))) else None
     except (AttributeError, RuntimeError, TypeError):
         return None
 
@@ -82,11 +82,12 @@ def _packed(weight: Tensor) -> Tensor:
     now = weight.data_ptr(), weight._version
     held: Packed | None = getattr(weight, "packed", None)
     if held is None or held.made_of != now:
-        held = Packed(now, _reorder(weight))
+        held = Packed(now, reorder(weight))
         weight.packed = held  # type: ignore[attr-defined]
     return held.weight
 
 
-def _reorder(weight: Tensor) -> Tensor:
+def reorder(weight: Tensor) -> Tensor:
+    """``weight`` in oneDNN's order, which only ``onednn()``'s product can read."""
     ordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)  # for any number of tokens
     return ordered

@@ -1,0 +1,35 @@
+"""The slots of ``SlotKV``, laid out as the fused attention reads them."""
+
+from __future__ import annotations
+
+import torch
+
+from servelib.engine.batch import Batch
+from servelib.fused.build import LANES
+from servelib.kv.slots import check_fits
+from servelib.model.config import ModelConfig
+
+
+class BlockedKV:
+    """Memory for the keys and values of ``slots`` requests of up to ``size`` tokens each.
+
+    In blocks of ``LANES`` tokens, so that a vector instruction takes one number of the keys of all of them.
+    """
+
+    def __init__(self, config: ModelConfig, slots: int, size: int) -> None:
+        self.slots, self.size = slots, min(size, config.context)
+        blocks = -(-self.size // LANES)
+        self.room = blocks * LANES  # tokens that a slot has memory for
+        # [layer, slot, KV, block, K or V, numbers]: what one head of a request reads lies in one piece.
+        shape = config.layers, slots, config.kv_heads, blocks, 2, LANES * config.head_size
+        self.held = torch.empty(shape, dtype=torch.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, idle ones included."""
+        return self.held.nbytes
+
+    def check(self, batch: Batch) -> None:
+        """Raise ``ValueError`` for a row that passes the end of its slot."""
+        for row in batch.rows:
+            check_fits(row, self.size)

@@ -1,0 +1,160 @@
+/* What a step computes between its matrix products, one pass over memory each.
+
+   Compiled for one model on one machine by build.py, which defines HEADS, KV_HEADS and HEAD_SIZE (a
+   multiple of LANES). All numbers are float32. A token's result depends on its own row and on the keys and
+   values it may see, never on how many other tokens run: the same token gives the same bits in any batch. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_thread_num(void) { return 0; }
+#endif
+
+#define LANES 16 /* numbers a vector instruction takes; where it takes fewer, the compiler uses several */
+#define GROUP (HEADS / KV_HEADS)
+#define ROW ((HEADS + 2 * KV_HEADS) * HEAD_SIZE) /* a token's queries, keys and values */
+#define BLOCK (LANES * HEAD_SIZE)                /* the keys, or the values, of LANES tokens of one head */
+#define HALF (HEAD_SIZE / 2)
+#define PARTS (HEAD_SIZE / LANES)
+#define LEAST -87.0f /* e to this is as small as a float32 gets */
+#define NEVER 1e30f /* minus this is the score of what may not be seen */
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
+
+static inline vec larger(vec a, vec b) {
+    mask first = a > b;
+    return (vec)(((mask)a & first) | ((mask)b & ~first));
+}
+
+/* e to the x, x up to 88, to the last bit or two: 2^n times a polynomial. The library's function would be
+   called number by number. */
+static inline float exponential(float x) {
+    x = x < LEAST ? LEAST : x;
+    float n = __builtin_rintf(x * 1.44269504f);
+    float r = x - n * 0.693145752f - n * 1.42860677e-6f; /* x - n ln 2, ln 2 in two parts */
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720, p = p * r + 1.0f / 120, p = p * r + 1.0f / 24, p = p * r + 1.0f / 6;
+    p = p * r + 0.5f, p = p * r + 1.0f, p = p * r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+/* x += delta (unless NULL); y = x over its root mean square, times gain. All [n, width]. */
+void add_norm(float *restrict x, const float *restrict delta, const float *restrict gain, float *restrict y,
+              int64_t n, int64_t width, float eps, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (n > 64)
+    for (int64_t i = 0; i < n; i++) {
+        float *a = x + i * width, *b = y + i * width, sum = 0;
+        if (delta)
+            for (int64_t j = 0; j < width; j++) a[j] += delta[i * width + j];
+        for (int64_t j = 0; j < width; j++) sum += a[j] * a[j];
+        float scale = 1.0f / sqrtf(sum / width + eps);
+        for (int64_t j = 0; j < width; j++) b[j] = a[j] * scale * gain[j];
+    }
+}
+
+/* y = SiLU(gate) * up. both: [n, 2 size], gate then up; y: [n, size]. */
+void gate(const float *restrict both, float *restrict y, int64_t n, int64_t size, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (n > 16)
+    for (int64_t i = 0; i < n; i++) {
+        const float *g = both + i * 2 * size, *up = g + size;
+        for (int64_t j = 0; j < size; j++) {
+            float x = g[j] < LEAST ? LEAST : g[j]; /* less gives 0 as well */
+            y[i * size + j] = x / (1.0f + exponential(-x)) * up[j];
+        }
+    }
+}
+
+/* One head turned by its position's angles, times scale. */
+static inline void turn(const float *restrict x, const float *restrict cos, const float *restrict sin,
+                        float scale, float *restrict y) {
+    for (int d = 0; d < HALF; d++) {
+        y[d] = (x[d] * cos[d] + x[d + HALF] * sin[d]) * scale;
+        y[d + HALF] = (x[d + HALF] * cos[d + HALF] + x[d] * sin[d + HALF]) * scale;
+    }
+}
+
+/* The heads of one group for one token, over the `seen` tokens that `held` has: [blocks, K or V, BLOCK].
+   Keys lie across (all tokens' first number, then their second), so that LANES scores grow at once; values
+   lie along. scores: room for [GROUP, blocks, LANES]. */
+static void attend(const float *restrict queries, const float *restrict cos, const float *restrict sin,
+                   const float *restrict held, int64_t seen, float *restrict scores, float *restrict y) {
+    const int64_t blocks = (seen + LANES - 1) / LANES, length = blocks * LANES;
+    float q[GROUP][HEAD_SIZE], share[GROUP];
+    vec top[GROUP];
+    for (int g = 0; g < GROUP; g++) {
+        turn(queries + g * HEAD_SIZE, cos, sin, 1.0f / sqrtf(HEAD_SIZE), q[g]);
+        top[g] = (vec){} - NEVER;
+    }
+    for (int64_t b = 0; b < blocks; b++) {
+        const vec *k = (const vec *)(held + b * 2 * BLOCK);
+        vec even[GROUP] = {}, odd[GROUP] = {}; /* two sums a head: neither waits for the other */
+        for (int d = 0; d < HEAD_SIZE; d += 2)
+            for (int g = 0; g < GROUP; g++) even[g] += q[g][d] * k[d], odd[g] += q[g][d + 1] * k[d + 1];
+        for (int g = 0; g < GROUP; g++) {
+            vec sum = even[g] + odd[g];
+            for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -NEVER; /* nobody's, in the last block */
+            top[g] = larger(sum, top[g]);
+            memcpy(scores + g * length + b * LANES, &sum, sizeof sum);
+        }
+    }
+    for (int g = 0; g < GROUP; g++) {
+        float *s = scores + g * length, most = top[g][0], sum = 0;
+        for (int j = 1; j < LANES; j++) most = top[g][j] > most ? top[g][j] : most;
+        for (int64_t j = 0; j < length; j++) s[j] = exponential(s[j] - most);
+        for (int64_t j = 0; j < length; j++) sum += s[j];
+        share[g] = 1.0f / sum;
+    }
+    vec sum[GROUP][PARTS] = {};
+    for (int64_t j = 0; j < seen; j++) {
+        const vec *v = (const vec *)(held + j / LANES * 2 * BLOCK + BLOCK + j % LANES * HEAD_SIZE);
+        for (int g = 0; g < GROUP; g++)
+            for (int part = 0; part < PARTS; part++) sum[g][part] += scores[g * length + j] * v[part];
+    }
+    for (int g = 0; g < GROUP; g++)
+        for (int part = 0; part < PARTS; part++) {
+            vec out = sum[g][part] * share[g];
+            memcpy(y + g * HEAD_SIZE + part * LANES, &out, sizeof out);
+        }
+}
+
+/* One layer's attention: turn and store every token's keys and values, then attend for the tokens asked for
+   (all n, if asked is NULL): the last layer needs only those that are sampled.
+
+   qkv: [n, ROW]; cos, sin: [context, HEAD_SIZE]; position, slot: [n]; held: [slots, KV_HEADS, size / LANES,
+   K or V, BLOCK]; scores: [threads, GROUP, size]; asked: [m]; y: [m, HEADS * HEAD_SIZE]. */
+void attention(const float *restrict qkv, const float *restrict cos, const float *restrict sin,
+               const int64_t *restrict position, const int64_t *restrict slot, float *held, float *scores,
+               const int64_t *restrict asked, float *restrict y, int64_t n, int64_t m, int64_t size,
+               int threads) {
+    const int64_t head = size / LANES * 2 * BLOCK; /* one slot's memory of one head */
+#pragma omp parallel num_threads(threads) if (n > 4)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < KV_HEADS; j++) {
+                const int64_t at = position[i], lane = at % LANES;
+                const float *k = qkv + i * ROW + (HEADS + j) * HEAD_SIZE, *v = k + KV_HEADS * HEAD_SIZE;
+                float *block = held + (slot[i] * KV_HEADS + j) * head + at / LANES * 2 * BLOCK;
+                float turned[HEAD_SIZE];
+                turn(k, cos + at * HEAD_SIZE, sin + at * HEAD_SIZE, 1.0f, turned);
+                for (int d = 0; d < HEAD_SIZE; d++) block[d * LANES + lane] = turned[d];
+                memcpy(block + BLOCK + lane * HEAD_SIZE, v, sizeof turned);
+            }
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t u = 0; u < m; u++)
+            for (int64_t j = 0; j < KV_HEADS; j++) {
+                const int64_t i = asked ? asked[u] : u, at = position[i];
+                attend(qkv + i * ROW + j * GROUP * HEAD_SIZE, cos + at * HEAD_SIZE, sin + at * HEAD_SIZE,
+                       held + (slot[i] * KV_HEADS + j) * head, at + 1,
+                       scores + omp_get_thread_num() * GROUP * size,
+                       y + (u * HEADS + j * GROUP) * HEAD_SIZE);
+            }
+    }
+}

@@ -1,0 +1,256 @@
+"""The fused kernels give what TinyGPT gives on PyTorch's, for any batch, shape and number of threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servelib.clock import WallClock
+from servelib.engine.batch import Batch, Row
+from servelib.engine.registry import make_engine
+from servelib.errors import KernelError
+from servelib.fused.cache import BlockedKV
+from servelib.fused.kernels import Kernels
+from servelib.fused.model import PIECE, FusedGPT
+from servelib.model import linear
+from servelib.model.config import REFERENCE, ModelConfig
+from servelib.model.tinygpt import TinyGPT
+from servelib.request import Request, RequestState, SamplingParams
+from servelib.spans import Stage
+
+SMALL = ModelConfig(label="small", vocab_size=50, width=24, layers=2, heads=4, kv_heads=2, head_size=16,
+                    ffn_size=20, context=64, seed=3)  # fmt: skip
+MODEL = TinyGPT(SMALL)
+FUSED = FusedGPT(MODEL)
+CLOSE = 2e-5  # logits are about 1 in size
+
+
+def row(slot: int, start: int, ids: Sequence[int], samples: int) -> Row:
+    return Row(RequestState(Request(f"r{slot}", (1,))), slot, start, ids, samples, Stage.PREFILL)
+
+
+def ids(n: int, seed: int, vocab_size: int = SMALL.vocab_size) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(vocab_size) for _ in range(n)]
+
+
+def nan_filled(cache: BlockedKV) -> BlockedKV:
+    """As if every tenant before had left the worst there is."""
+    cache.held.fill_(torch.nan)
+    return cache
+
+
+SIZE = 40
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[list[tuple[int, int, int]]]:
+    """Steps as lists of (request, new tokens, samples); requests of lengths around a block's ends."""
+    left = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 31, 32, 33, SIZE]), min_size=1, max_size=7))
+    found = []
+    while any(left):
+        step = []
+        for i in draw(st.permutations(range(len(left)))):
+            if left[i] and draw(st.integers(0, 3)) < 3:
+                new = draw(st.one_of(st.just(left[i]), st.just(1), st.integers(1, left[i])))
+                step.append((i, new, draw(st.integers(0, new))))
+                left[i] -= new
+        found.append(step)
+    return [step for step in found if step]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_any_mix_of_prompts_chunks_and_decodes_is_that_of_pytorch(threads: int):
+    compared = 0
+    torch.set_num_threads(threads)
+
+    @settings(deadline=None, derandomize=True, max_examples=60)
+    @given(steps())
+    def any_steps(history: list[list[tuple[int, int, int]]]) -> None:
+        nonlocal compared
+        one, other = nan_filled(FUSED.new_slots(8, SIZE)), MODEL.new_slots(8, SIZE)
+        done = [0] * 8
+        for step in history:
+            rows = []
+            for i, new, samples in step:
+                rows.append(row(7 - i, done[i], ids(SIZE, i)[done[i] : done[i] + new], samples))
+                done[i] += new
+            found, wanted = FUSED.run(Batch(tuple(rows)), one), MODEL.run(Batch(tuple(rows)), other)
+            assert found.shape == wanted.shape
+            assert torch.allclose(found, wanted, atol=CLOSE)
+            compared += len(found)
+
+    any_steps()
+    assert compared > 500
+
+
+SHAPES = {
+    "one head": {"heads": 1, "kv_heads": 1},
+    "no groups": {"heads": 4, "kv_heads": 4},
+    "groups of 8": {"heads": 8, "kv_heads": 1},
+    "groups of 3": {"heads": 6, "kv_heads": 2},
+    "heads of 32": {"head_size": 32},
+    "heads of 48": {"head_size": 48},
+    "heads of 64": {"head_size": 64},
+    "heads of 128": {"head_size": 128, "heads": 2},
+    "one layer": {"layers": 1},
+    "tied output": {"tied_output": True},
+    "odd sizes": {"width": 37, "ffn_size": 53, "vocab_size": 41},
+    "rounder norm": {"norm_eps": 0.1},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_model(shape: str):
+    model = TinyGPT(replace(SMALL, **SHAPES[shape]))
+    fused, vocab = FusedGPT(model), model.config.vocab_size
+    one, other = nan_filled(fused.new_slots(5, 64)), model.new_slots(5, 64)
+    prompts = Batch(tuple(row(i, 0, ids(n, i, vocab), 1) for i, n in enumerate((63, 1, 16, 40))))
+    decodes = Batch(tuple(row(i, n, ids(1, i, vocab), 1) for i, n in enumerate((63, 1, 16, 40))))
+    for batch in (prompts, decodes):
+        assert torch.allclose(fused.run(batch, one), model.run(batch, other), atol=CLOSE * 3)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 16, 17, 64, 65])
+def test_batches_of_every_size(batch: int):
+    one, other = nan_filled(FUSED.new_slots(batch, 24)), MODEL.new_slots(batch, 24)
+    for start, new in ((0, 5), (5, 1), (6, 1)):
+        rows = Batch(tuple(row(i, start, ids(9, i)[start : start + new], 1) for i in range(batch)))
+        assert torch.allclose(FUSED.run(rows, one), MODEL.run(rows, other), atol=CLOSE)
+
+
+@pytest.mark.parametrize("tokens", [PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
+@pytest.mark.parametrize("every", [True, False], ids=["all sampled", "a few sampled"])
+def test_steps_of_more_than_one_piece(tokens: int, every: bool):
+    model = TinyGPT(replace(SMALL, context=2048))
+    fused = FusedGPT(model)
+    rows = Batch((row(1, 0, ids(tokens, 1), tokens if every else 2), row(0, 0, ids(3, 2), 3 if every else 0)))
+    found = fused.run(rows, nan_filled(fused.new_slots(2, 2048)))
+    wanted = model.run(rows, model.new_slots(2, 2048))
+    assert found.shape == wanted.shape
+    assert torch.allclose(found, wanted, atol=CLOSE * 3)
+
+
+def test_a_step_that_samples_nothing_still_fills_the_cache():
+    one, other = nan_filled(FUSED.new_slots(1, 32)), MODEL.new_slots(1, 32)
+    first, second = Batch((row(0, 0, ids(20, 1)[:9], 0),)), Batch((row(0, 9, ids(20, 1)[9:], 1),))
+    assert FUSED.run(first, one).shape == (0, SMALL.vocab_size)
+    MODEL.run(first, other)
+    assert torch.allclose(FUSED.run(second, one), MODEL.run(second, other), atol=CLOSE)
+
+
+def test_the_same_batch_again_gives_the_same_bits():
+    cache = nan_filled(FUSED.new_slots(3, 32))
+    batch = Batch(tuple(row(i, 0, ids(9 + i, i), 1) for i in range(3)))
+    assert torch.equal(FUSED.run(batch, cache), FUSED.run(batch, cache))
+
+
+def test_a_row_beyond_its_slot_is_refused_before_anything_is_written():
+    cache = nan_filled(FUSED.new_slots(2, 20))  # there is memory for 32: whole blocks
+    with pytest.raises(ValueError, match="request r1: 21 tokens, must be at most 20: a slot"):
+        FUSED.run(Batch((row(0, 0, ids(3, 0), 1), row(1, 0, ids(21, 1), 1))), cache)
+    assert cache.held.isnan().all()
+    assert FUSED.run(Batch((row(1, 0, ids(20, 1), 1),)), cache).isfinite().all()
+
+
+def test_a_slot_is_at_most_the_context_and_its_memory_is_counted():
+    cache = FUSED.new_slots(3, 1000)
+    assert (cache.slots, cache.size, cache.room) == (3, 64, 64)
+    assert cache.nbytes == 3 * SMALL.layers * 64 * 2 * SMALL.kv_heads * SMALL.head_size * 4
+
+
+def test_without_onednn_the_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("servelib.fused.model.onednn", lambda: None)
+    fused = FusedGPT(MODEL)
+    batch = Batch((row(0, 0, ids(30, 1), 2),))
+    found = fused.run(batch, nan_filled(fused.new_slots(1, 32)))
+    assert torch.allclose(found, MODEL.run(batch, MODEL.new_slots(1, 32)), atol=CLOSE)
+    assert linear.onednn() is None or not any(
+        hasattr(matrix, "_packed") for layer in fused._layers for matrix in (layer.qkv, layer.gate_up)
+    )
+
+
+def test_conditions_name_the_kernels():
+    assert FUSED.config.label == "small, fused kernels"
+    assert MODEL.config.label == "small"
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (TinyGPT(replace(SMALL, dtype="bfloat16")), "got bfloat16 on cpu, must be float32 on cpu"),
+        (TinyGPT(SMALL).to("meta"), "got float32 on meta, must be float32 on cpu"),
+        (TinyGPT(replace(SMALL, head_size=24)), "got heads of 24 numbers, must be a multiple of 16"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_refused_in_one_line(model: TinyGPT, complaint: str):
+    with pytest.raises(KernelError, match=complaint) as error:
+        FusedGPT(model)
+    assert "\n" not in str(error.value)
+
+
+def test_every_engine_gives_the_reference_models_tokens():
+    model = TinyGPT(replace(REFERENCE, layers=2, context=256))
+    fused = FusedGPT(model)
+    sampling = [SamplingParams(max_tokens=8, ignore_eos=True), SamplingParams(max_tokens=5, temperature=0.8)]
+    found = {}
+    for name, runs in (("naive", model), ("continuous", fused), ("static", fused), ("cached", fused)):
+        engine, tokens = make_engine(name, runs, WallClock()), dict[str, list[int]]()
+        for i in range(20):
+            prompt = tuple(ids(3 + 5 * i, i, REFERENCE.vocab_size))
+            engine.add_request(Request(f"{i}", prompt, sampling[i % 2]))
+        while engine.has_work:
+            for output in engine.step():
+                tokens.setdefault(output.request_id, []).extend(output.token_ids)
+        found[name] = tokens
+    for name in ("continuous", "static", "cached"):
+        assert found[name] == found["naive"]
+
+
+def norm_of(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], gain, SMALL.norm_eps)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (3, 37), (65, 24), (200, 256)])
+def test_adding_and_normalising(threads: int, n: int, width: int):
+    torch.set_num_threads(threads)
+    kernels, make = Kernels(SMALL), torch.Generator().manual_seed(n)
+    x, delta, gain = (torch.randn(shape, generator=make) for shape in ((n, width), (n, width), (width,)))
+    wanted, y = x + delta, torch.full((n, width), torch.nan)
+    kernels.add_norm(x, None, gain, y)
+    assert torch.allclose(y, norm_of(x, gain), atol=1e-6)
+    kernels.add_norm(x, delta, gain, y)
+    assert torch.equal(x, wanted)
+    assert torch.allclose(y, norm_of(wanted, gain), atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_gate_over_the_whole_range_of_numbers(threads: int):
+    torch.set_num_threads(threads)
+    gates = torch.cat(
+        (torch.linspace(-100, 100, 4001), torch.tensor([0.0, -0.0, 1e-30, -3e38, 3e38, torch.inf]))
+    )
+    both = torch.stack(
+        (gates, torch.full_like(gates, 1.5))
+    ).T.contiguous()  # rows of one gate and its partner
+    y = torch.empty(len(gates), 1)
+    Kernels(SMALL).gate(both, y)
+    wanted = (torch.nn.functional.silu(gates.double()) * 1.5).float()
+    assert torch.allclose(y[:, 0], wanted, rtol=3e-7, atol=1e-30)
+
+
+def test_a_number_that_is_none_stays_visible():
+    both, y = torch.tensor([[torch.nan, 1.0]]), torch.zeros(1, 1)
+    Kernels(SMALL).gate(both, y)
+    assert y.isnan().all()
+    broken = TinyGPT(SMALL)
+    broken.layers[0].qkv.data[0, 0] = torch.nan
+    fused = FusedGPT(broken)
+    assert fused.run(Batch((row(0, 0, [1, 2, 3, 4], 1),)), fused.new_slots(1, 16)).isnan().all()
