@@ -82,9 +82,11 @@ static inline void turn(const float *restrict x, const float *restrict cos, cons
 
 /* The heads of one group for one token, over the `seen` tokens that `held` has: [blocks, K or V, BLOCK].
    Keys lie across (all tokens' first number, then their second), so that LANES scores grow at once; values
-   lie along. scores: room for [GROUP, blocks, LANES]. */
+   lie along. The next block, at the end the first of `next`, is fetched while one is computed: a batch's keys
+   and values are too many for the caches. scores: room for [GROUP, blocks, LANES]. */
 static void attend(const float *restrict queries, const float *restrict cos, const float *restrict sin,
-                   const float *restrict held, int64_t seen, float *restrict scores, float *restrict y) {
+                   const float *restrict held, const float *next, int64_t seen, float *restrict scores,
+                   float *restrict y) {
     const int64_t blocks = (seen + LANES - 1) / LANES, length = blocks * LANES;
     float q[GROUP][HEAD_SIZE], share[GROUP];
     vec top[GROUP];
@@ -93,6 +95,8 @@ static void attend(const float *restrict queries, const float *restrict cos, con
         top[g] = (vec){} - NEVER;
     }
     for (int64_t b = 0; b < blocks; b++) {
+        const float *soon = b + 1 < blocks ? held + (b + 1) * 2 * BLOCK : next;
+        for (int j = 0; j < 2 * BLOCK; j += LANES) __builtin_prefetch(soon + j);
         const vec *k = (const vec *)(held + b * 2 * BLOCK);
         vec even[GROUP] = {}, odd[GROUP] = {}; /* two sums a head: neither waits for the other */
         for (int d = 0; d < HEAD_SIZE; d += 2)
@@ -147,14 +151,15 @@ void attention(const float *restrict qkv, const float *restrict cos, const float
                 for (int d = 0; d < HEAD_SIZE; d++) block[d * LANES + lane] = turned[d];
                 memcpy(block + BLOCK + lane * HEAD_SIZE, v, sizeof turned);
             }
-#pragma omp for schedule(dynamic, 8)
-        for (int64_t u = 0; u < m; u++)
-            for (int64_t j = 0; j < KV_HEADS; j++) {
-                const int64_t i = asked ? asked[u] : u, at = position[i];
-                attend(qkv + i * ROW + j * GROUP * HEAD_SIZE, cos + at * HEAD_SIZE, sin + at * HEAD_SIZE,
-                       held + (slot[i] * KV_HEADS + j) * head, at + 1,
-                       scores + omp_get_thread_num() * GROUP * size,
-                       y + (u * HEADS + j * GROUP) * HEAD_SIZE);
-            }
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t group = 0; group < m * KV_HEADS; group++) {
+            const int64_t next = group + 1 < m * KV_HEADS ? group + 1 : group;
+            const int64_t i = asked ? asked[group / KV_HEADS] : group / KV_HEADS, at = position[i];
+            const int64_t after = asked ? asked[next / KV_HEADS] : next / KV_HEADS;
+            attend(qkv + i * ROW + group % KV_HEADS * GROUP * HEAD_SIZE, cos + at * HEAD_SIZE,
+                   sin + at * HEAD_SIZE, held + (slot[i] * KV_HEADS + group % KV_HEADS) * head,
+                   held + (slot[after] * KV_HEADS + next % KV_HEADS) * head, at + 1,
+                   scores + omp_get_thread_num() * GROUP * size, y + group * GROUP * HEAD_SIZE);
+        }
     }
 }
