@@ -96,7 +96,7 @@ def servers(options: argparse.Namespace) -> Iterator[list[Server]]:
         save_reference_tokenizer(model)
         ours = [
             str(Path(sys.executable).with_name("servelib")), "serve", "--engine", options.engine,
-            "--port", str(ports[0]), "--threads", str(options.our_threads),
+            "--port", str(ports[0]), "--threads", str(options.our_threads), "--kernels", options.kernels,
         ]  # fmt: skip
         theirs = [  # what `vllm serve` runs; the command itself looks for a package of another name
             str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
@@ -189,7 +189,8 @@ def main() -> int:
         "",
         f"In time: TTFT within {slo.ttft:g} s and every gap within {slo.gap:g} s; in percent. "
         f"Conditions: {REFERENCE.label}, float32, {machine()}, client and server on the same cores, "
-        f"{options.our_threads} threads for servelib ({options.engine}) and {options.threads} for vLLM, "
+        f"{options.our_threads} threads for servelib ({options.engine}, {options.kernels} kernels) and "
+        f"{options.threads} for vLLM, "
         f"reference workload for {options.seconds:g} s a run, {options.runs} runs in alternating order, "
         f"load average {load:.2f} before, measured {datetime.now(UTC).isoformat(timespec='seconds')}",
     ]
@@ -220,6 +221,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--pip-args", default="", metavar="ARGS", help="more arguments for pip, in one string")
     add("--engine", default="continuous", help="ours (default: %(default)s)")
+    add("--kernels", default="fused", help="ours: fused (the default), or pytorch")
     add(
         "--rates",
         type=rates,
