@@ -1,4 +1,4 @@
-"""Processes that stand still while another is measured: one runs, the others are stopped by the kernel.
+"""Processes that stand still while another is measured: one runs, the others are stopped (SIGSTOP).
 
 An idle server may poll and an idle thread pool may spin; a stopped process does neither, and what it has
 loaded stays loaded.

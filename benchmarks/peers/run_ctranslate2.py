@@ -10,9 +10,9 @@ from pathlib import Path
 
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
-from runner import Generate, by_length, serve
+from runner import Generate, at_once, by_length, serve
 
-BATCH = 64
+BATCH = at_once(64)
 
 
 def load(folder: Path, threads: int) -> Generate:

@@ -9,10 +9,10 @@ from pathlib import Path
 import gguf
 import llama_cpp as llama
 import numpy as np
-from runner import Generate, serve
+from runner import Generate, at_once, serve
 from safetensors.numpy import load_file
 
-SEQUENCES, CONTEXT, BATCH = 32, 256, 2048
+SEQUENCES, CONTEXT, BATCH = at_once(32), 256, 2048
 NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",

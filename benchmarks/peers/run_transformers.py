@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from runner import Generate, by_length, serve
+from runner import Generate, at_once, by_length, serve
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-BATCH = 64
+BATCH = at_once(64)
 
 
 def load(folder: Path, threads: int) -> Generate:

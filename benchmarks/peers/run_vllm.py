@@ -1,4 +1,4 @@
-"""vLLM's CPU build: one process, 128 sequences (more than 64 gave), no prefix cache: no run is a lookup."""
+"""vLLM's CPU build: one process, 128 sequences, no prefix cache: no run is a lookup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from runner import Generate, serve
+from runner import Generate, at_once, serve
 
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -24,7 +24,7 @@ def load(folder: Path, threads: int) -> Generate:
     model = LLM(
         model=str(folder),
         dtype="float32",
-        max_num_seqs=128,
+        max_num_seqs=at_once(128),
         max_model_len=2048,
         enable_prefix_caching=False,
         disable_log_stats=True,

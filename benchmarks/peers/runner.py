@@ -19,6 +19,11 @@ Ids = Sequence[int]
 Generate = Callable[[list[list[int]], list[int]], list[list[int]]]
 
 
+def at_once(best: int) -> int:
+    """How many sequences a step holds at most: the peer's ``best`` here, unless SEQUENCES says other."""
+    return int(os.environ.get("SEQUENCES", best))
+
+
 def serve(load: Callable[[Path, int], Generate]) -> None:
     """Answer jobs on standard input until it closes."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
