@@ -20,10 +20,11 @@ from servelib.errors import KernelError
 LANES = 16
 """Numbers a vector takes, as in ``kernels.c``: heads are of so many numbers or a multiple."""
 
-# Sums may be reordered, so that they run in vectors; infinities and NaN keep their meaning. Not -ffast-math:
-# with it, loading the library would change how the whole process rounds its smallest numbers.
-EXACT_ENOUGH = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
-ALWAYS = ("-O3", "-std=gnu11", "-shared", "-fPIC", *EXACT_ENOUGH)
+# Nobody asks for the processor's flags or errno. Sums run in vectors where the source says so; all else keeps
+# its order, on which the exponential's last bits hang. Not -ffast-math: it drops that order, infinities and
+# NaN, and loading such a library changes how the whole process rounds its smallest numbers.
+UNSEEN = ("-fno-trapping-math", "-fno-math-errno")
+ALWAYS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", *UNSEEN)
 WISHES: tuple[tuple[str, ...], ...] = (
     ("-march=native", "-fopenmp"),
     ("-march=native",),
@@ -44,29 +45,34 @@ LONGEST_S = 120.0
 def load_kernels(**sizes: int) -> CDLL:
     """The kernels for a model of these sizes (``heads``, ``kv_heads``, ``head_size``), ready to call.
 
-    Raises ``KernelError``: no compiler, or one that cannot compile them. The variable CC names another.
+    Raises ``KernelError``: no compiler, one that cannot compile them, or no folder to load them from. The
+    variable CC names another compiler, TMPDIR another folder.
     """
     compiler = _compiler()
-    with tempfile.TemporaryDirectory(prefix="servelib-") as folder:
-        library = Path(folder, "kernels.so")
-        _compile(compiler, library, [f"-D{name.upper()}={size}" for name, size in sizes.items()])
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="servelib-") as folder:
+            library = Path(folder, "kernels.so")
+            _compile(compiler, library, [f"-D{name.upper()}={size}" for name, size in sizes.items()])
             kernels = CDLL(str(library))  # stays loaded when its file is gone
-        except OSError as error:
-            raise KernelError(f"cannot load what {compiler[0]} compiled: {error}; {WAY_OUT}") from None
+    except OSError as error:
+        raise KernelError(f"cannot load what {compiler[0]} compiles: {error}; {WAY_OUT}") from None
     for name, arguments in SIGNATURES.items():
         function = getattr(kernels, name)
         function.argtypes, function.restype = arguments, None
     return kernels
 
 
-WAY_OUT = "set CC to another compiler, or take PyTorch's kernels"
+WAY_OUT = "set CC to another compiler, TMPDIR to another folder, or take PyTorch's kernels"
 
 
 def _compiler() -> list[str]:
     """The command, and what the variable CC adds to it."""
     named = os.environ.get("CC", "").strip()
-    for command in (shlex.split(named),) if named else (["cc"], ["gcc"], ["clang"]):
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise KernelError(f"CC is {named!r}: {error}; {WAY_OUT}") from None
+    for command in (words,) if words else (["cc"], ["gcc"], ["clang"]):
         if path := shutil.which(command[0]):
             return [path, *command[1:]]
     tried = f"CC is {named!r}, which is none" if named else "tried cc, gcc and clang"
@@ -79,7 +85,9 @@ def _compile(compiler: Sequence[str], library: Path, defines: Sequence[str]) -> 
         for wishes in WISHES:
             command = [*compiler, *ALWAYS, *wishes, *defines, str(source), "-o", str(library), "-lm"]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, errors="replace", timeout=LONGEST_S
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise KernelError(f"{compiler[0]} did not run: {error}; {WAY_OUT}") from None
             if done.returncode == 0:

@@ -20,7 +20,6 @@ static int omp_get_thread_num(void) { return 0; }
 #define HALF (HEAD_SIZE / 2)
 #define PARTS (HEAD_SIZE / LANES)
 #define LEAST -87.0f /* e to this is as small as a float32 gets */
-#define NEVER 1e30f /* minus this is the score of what may not be seen */
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t mask __attribute__((vector_size(4 * LANES)));
@@ -30,8 +29,8 @@ static inline vec larger(vec a, vec b) {
     return (vec)(((mask)a & first) | ((mask)b & ~first));
 }
 
-/* e to the x, x up to 88, to the last bit or two: 2^n times a polynomial. The library's function would be
-   called number by number. */
+/* e to the x, x up to 88, to the last bit or two, and NaN of NaN: 2^n times a polynomial. The library's
+   function would be called number by number. */
 static inline float exponential(float x) {
     x = x < LEAST ? LEAST : x;
     float n = __builtin_rintf(x * 1.44269504f);
@@ -53,6 +52,7 @@ void add_norm(float *restrict x, const float *restrict delta, const float *restr
         float *a = x + i * width, *b = y + i * width, sum = 0;
         if (delta)
             for (int64_t j = 0; j < width; j++) a[j] += delta[i * width + j];
+#pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < width; j++) sum += a[j] * a[j];
         float scale = 1.0f / sqrtf(sum / width + eps);
         for (int64_t j = 0; j < width; j++) b[j] = a[j] * scale * gain[j];
@@ -92,7 +92,7 @@ static void attend(const float *restrict queries, const float *restrict cos, con
     vec top[GROUP];
     for (int g = 0; g < GROUP; g++) {
         turn(queries + g * HEAD_SIZE, cos, sin, 1.0f / sqrtf(HEAD_SIZE), q[g]);
-        top[g] = (vec){} - NEVER;
+        top[g] = (vec){} - INFINITY;
     }
     for (int64_t b = 0; b < blocks; b++) {
         const float *soon = b + 1 < blocks ? held + (b + 1) * 2 * BLOCK : next;
@@ -103,7 +103,7 @@ static void attend(const float *restrict queries, const float *restrict cos, con
             for (int g = 0; g < GROUP; g++) even[g] += q[g][d] * k[d], odd[g] += q[g][d + 1] * k[d + 1];
         for (int g = 0; g < GROUP; g++) {
             vec sum = even[g] + odd[g];
-            for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -NEVER; /* nobody's, in the last block */
+            for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -INFINITY; /* nobody's, in the last block */
             top[g] = larger(sum, top[g]);
             memcpy(scores + g * length + b * LANES, &sum, sizeof sum);
         }
@@ -112,6 +112,7 @@ static void attend(const float *restrict queries, const float *restrict cos, con
         float *s = scores + g * length, most = top[g][0], sum = 0;
         for (int j = 1; j < LANES; j++) most = top[g][j] > most ? top[g][j] : most;
         for (int64_t j = 0; j < length; j++) s[j] = exponential(s[j] - most);
+#pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < length; j++) sum += s[j];
         share[g] = 1.0f / sum;
     }

@@ -246,6 +246,17 @@ def test_the_gate_over_the_whole_range_of_numbers(threads: int):
     assert torch.allclose(y[:, 0], wanted, rtol=3e-7, atol=1e-30)
 
 
+@pytest.mark.parametrize("size", [1e5, 1e12, 1e16, 1e17])
+def test_scores_of_any_size(size: float):
+    """Up to the largest float32: however low all scores are, a place that may not be seen gets nothing."""
+    model = TinyGPT(SMALL)
+    for layer in model.layers:
+        layer.qkv.data[: (SMALL.heads + SMALL.kv_heads) * SMALL.head_size] *= size
+    fused, batch = FusedGPT(model), Batch((row(0, 0, ids(30, 1), 30),))
+    found = fused.run(batch, nan_filled(fused.new_slots(1, 32)))
+    assert torch.allclose(found, model.run(batch, model.new_slots(1, 32)), atol=CLOSE)
+
+
 def test_a_number_that_is_none_stays_visible():
     both, y = torch.tensor([[torch.nan, 1.0]]), torch.zeros(1, 1)
     Kernels(SMALL).gate(both, y)
