@@ -17,19 +17,27 @@ class BlockedKV:
     """
 
     def __init__(self, config: ModelConfig, slots: int, size: int) -> None:
-        self.slots, self.size = slots, min(size, config.context)
+        self.config, self.slots, self.size = config, slots, min(size, config.context)
         blocks = -(-self.size // LANES)
         self.room = blocks * LANES  # tokens that a slot has memory for
         # [layer, slot, KV, block, K or V, numbers]: what one head of a request reads lies in one piece.
         shape = config.layers, slots, config.kv_heads, blocks, 2, LANES * config.head_size
-        self.held = torch.empty(shape, dtype=torch.float32)
+        self.held = torch.empty(shape, dtype=torch.float32, device="cpu")  # whatever the default
 
     @property
     def nbytes(self) -> int:
         """Bytes held, idle ones included."""
         return self.held.nbytes
 
-    def check(self, batch: Batch) -> None:
-        """Raise ``ValueError`` for a row that passes the end of its slot."""
+    def check(self, batch: Batch, config: ModelConfig) -> None:
+        """Raise ``ValueError`` for a row beyond its slot, or of no slot, and where ``config`` is not ours.
+
+        Nothing later would: kernels in C write wherever they are told to.
+        """
+        if config != self.config:
+            raise ValueError("got a cache made for another model, must be of this one: take its new_slots")
         for row in batch.rows:
             check_fits(row, self.size)
+            if not 0 <= row.place < self.slots or row.start < 0:
+                where = f"slot {row.place} from token {row.start}"
+                raise ValueError(f"request {row.request_id}: {where}, must be of {self.slots} slots, from 0")

@@ -38,8 +38,10 @@ static inline float exponential(float x) {
     float p = 1.0f / 5040;
     p = p * r + 1.0f / 720, p = p * r + 1.0f / 120, p = p * r + 1.0f / 24, p = p * r + 1.0f / 6;
     p = p * r + 0.5f, p = p * r + 1.0f, p = p * r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
-    float power;
+    float power = n + 12582912.0f; /* 3 * 2^22: n in the lowest bits, where C says what becomes of a NaN, too */
+    uint32_t bits;
+    memcpy(&bits, &power, sizeof bits);
+    bits = (bits + 127) << 23; /* a float's exponent: 2^n */
     memcpy(&power, &bits, sizeof power);
     return p * power;
 }

@@ -33,6 +33,8 @@ class FusedGPT:
     """A model for any engine: flat batches run on the fused kernels, all else as ``model`` runs it.
 
     Float32, on the CPU. Raises ``KernelError`` for what the kernels cannot do, or without a C compiler.
+    The weights are taken as they are now, and kept once more in oneDNN's order: who changes or moves
+    them in ``model`` makes another ``FusedGPT``. A copy, or one unpickled, compiles kernels of its own.
     """
 
     def __init__(self, model: TinyGPT) -> None:
@@ -48,6 +50,9 @@ class FusedGPT:
         self.new_padded, self.run_padded = model.new_padded, model.run_padded
         self.sample_batch = model.sample_batch
 
+    def __reduce__(self) -> tuple[type[FusedGPT], tuple[TinyGPT]]:
+        return FusedGPT, (self._model,)
+
     def new_slots(self, slots: int, size: int) -> BlockedKV:
         """An empty cache for ``slots`` requests of up to ``size`` tokens each."""
         return BlockedKV(self.config, slots, size)
@@ -56,9 +61,9 @@ class FusedGPT:
     def run(self, batch: Batch, cache: BlockedKV) -> Tensor:
         """Run all rows of ``batch`` as one row of N tokens; logits [M, V] where one is sampled.
 
-        Raises ``ValueError`` for a row that passes the end of its slot.
+        Raises ``ValueError`` for a row that its slot cannot take, or another model's cache.
         """
-        cache.check(batch)
+        cache.check(batch, self.config)
         tokens = _tokens(batch)
         model, kernels, layers = self._model, self._kernels, self._layers
         x = F.embedding(tokens.ids, model.embedding)  # [N, W], the stream
@@ -118,7 +123,8 @@ def _tokens(batch: Batch) -> Tokens:
         position += range(row.start, row.start + new)
         slot += [row.place] * new
         sampled += range(len(ids) - row.samples, len(ids))
-    return Tokens(*(torch.tensor(numbers, dtype=torch.long) for numbers in (ids, position, slot, sampled)))
+    columns = (ids, position, slot, sampled)
+    return Tokens(*(torch.tensor(column, dtype=torch.long, device="cpu") for column in columns))
 
 
 def _pieces(n: int) -> Iterator[slice]:
@@ -126,10 +132,11 @@ def _pieces(n: int) -> Iterator[slice]:
 
 
 def _check(model: TinyGPT) -> None:
-    config, weight = model.config, model.embedding
-    if weight.dtype is not torch.float32 or weight.device.type != "cpu":
-        kind = f"{str(weight.dtype).removeprefix('torch.')} on {weight.device}"
-        raise KernelError(f"fused kernels: got {kind}, must be float32 on cpu; take PyTorch's kernels")
+    config = model.config
+    for weight in (*model.parameters(), *model.buffers()):
+        if weight.dtype is not torch.float32 or weight.device.type != "cpu":
+            kind = f"{str(weight.dtype).removeprefix('torch.')} on {weight.device}"
+            raise KernelError(f"fused kernels: got {kind}, must be float32 on cpu; take PyTorch's kernels")
     if config.head_size % LANES:
         raise KernelError(
             f"fused kernels: got heads of {config.head_size} numbers, must be a multiple of {LANES}; "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,11 +16,14 @@ from hypothesis import strategies as st
 
 from servelib.clock import WallClock
 from servelib.engine.batch import Batch, Row
+from servelib.engine.continuous import ContinuousEngine
 from servelib.engine.registry import make_engine
+from servelib.engine.scheduler import Limits, Scheduler
 from servelib.errors import KernelError
 from servelib.fused.cache import BlockedKV
 from servelib.fused.kernels import Kernels
 from servelib.fused.model import PIECE, FusedGPT
+from servelib.kv.pool import SlotPool
 from servelib.model import linear
 from servelib.model.config import REFERENCE, ModelConfig
 from servelib.model.tinygpt import TinyGPT
@@ -159,6 +165,62 @@ def test_a_row_beyond_its_slot_is_refused_before_anything_is_written():
     assert FUSED.run(Batch((row(1, 0, ids(20, 1), 1),)), cache).isfinite().all()
 
 
+@pytest.mark.parametrize(("slot", "start"), [(2, 0), (-1, 0), (0, -1), (10**9, 0)])
+def test_a_row_of_no_slot_is_refused_before_anything_is_written(slot: int, start: int):
+    cache = nan_filled(FUSED.new_slots(2, 32))
+    with pytest.raises(
+        ValueError, match=f"request r{slot}: slot {slot} from token {start}, must be of 2 slots"
+    ):
+        FUSED.run(Batch((row(0, 0, ids(3, 0), 1), row(slot, start, ids(3, 1), 1))), cache)
+    assert cache.held.isnan().all()
+
+
+def test_another_models_cache_is_refused():
+    for change in ({"layers": 1}, {"kv_heads": 1}, {"head_size": 32}, {"context": 128}):
+        other = FusedGPT(TinyGPT(replace(SMALL, **change)))
+        with pytest.raises(
+            ValueError, match="made for another model, must be of this one: take its new_slots"
+        ):
+            FUSED.run(Batch((row(0, 0, [1], 1),)), other.new_slots(1, 16))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_kernels_of_its_own(again: Callable[[FusedGPT], FusedGPT]):
+    fused, batch = again(FUSED), Batch((row(0, 0, ids(9, 1), 1),))
+    assert fused._kernels is not FUSED._kernels
+    assert torch.equal(fused.run(batch, fused.new_slots(1, 16)), FUSED.run(batch, fused.new_slots(1, 16)))
+
+
+def test_defaults_of_the_process_change_nothing():
+    batch = Batch((row(0, 0, ids(9, 1), 1),))
+    wanted = FUSED.run(batch, FUSED.new_slots(1, 16))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            found = FUSED.run(batch, FUSED.new_slots(1, 16))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, wanted)
+
+
+def test_threads_of_python_and_models_do_not_meet():
+    """As in a server, whose engine runs in a thread of its own, here three at once."""
+    torch.set_num_threads(2)
+    other = TinyGPT(replace(SMALL, heads=8, kv_heads=1, head_size=32, seed=9))
+    pairs = [(FUSED, MODEL), (FusedGPT(other), other), (FUSED, MODEL)]
+
+    def close(at: int) -> bool:
+        fused, model = pairs[at]
+        one, two, found = fused.new_slots(5, 40), model.new_slots(5, 40), []
+        for step in range(20):
+            batch = Batch(tuple(row(i, 0, ids(1 + (7 * step + 5 * i + at) % 30, i), 1) for i in range(5)))
+            found.append(torch.allclose(fused.run(batch, one), model.run(batch, two), atol=CLOSE))
+        return all(found)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(close, range(3)))
+
+
 def test_a_slot_is_at_most_the_context_and_its_memory_is_counted():
     cache = FUSED.new_slots(3, 1000)
     assert (cache.slots, cache.size, cache.room) == (3, 64, 64)
@@ -181,10 +243,17 @@ def test_conditions_name_the_kernels():
     assert MODEL.config.label == "small"
 
 
+def with_a_layer_in(dtype: torch.dtype) -> TinyGPT:
+    model = TinyGPT(SMALL)
+    model.layers[1].to(dtype)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [
         (TinyGPT(replace(SMALL, dtype="bfloat16")), "got bfloat16 on cpu, must be float32 on cpu"),
+        (with_a_layer_in(torch.bfloat16), "got bfloat16 on cpu, must be float32 on cpu"),
         (TinyGPT(SMALL).to("meta"), "got float32 on meta, must be float32 on cpu"),
         (TinyGPT(replace(SMALL, head_size=24)), "got heads of 24 numbers, must be a multiple of 16"),
     ],
@@ -211,6 +280,54 @@ def test_every_engine_gives_the_reference_models_tokens():
         found[name] = tokens
     for name in ("continuous", "static", "cached"):
         assert found[name] == found["naive"]
+
+
+class Stingy(SlotPool):
+    """Refuses every seventh request to grow: somebody loses its slot, and computes its tokens again."""
+
+    asked = 0
+
+    def grow(self, state: RequestState, tokens: int) -> bool:
+        self.asked += 1
+        return self.asked % 7 != 0 and super().grow(state, tokens)
+
+
+def test_slots_change_hands_by_ends_aborts_and_preemption():
+    fused = FusedGPT(TinyGPT(REFERENCE))
+    rng, preemptions, compared = random.Random(1), 0, 0
+    naive = make_engine("cached", TinyGPT(REFERENCE), WallClock())
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        scheduler = Scheduler(Stingy(3, 128), Limits(3, 40))
+        engine = ContinuousEngine(fused, nan_filled(fused.new_slots(3, 128)), scheduler)
+        requests = [
+            Request(
+                f"{threads}-{i}",
+                tuple(ids(rng.choice([1, 15, 16, 17, 40]), i)),
+                SamplingParams(max_tokens=rng.randint(1, 12)),
+            )
+            for i in range(16)
+        ]
+        gone = {f"{threads}-{i}" for i in (2, 5, 6)}
+        found: dict[str, list[int]] = {}
+        wanted: dict[str, list[int]] = {}
+        for request in requests:
+            engine.add_request(request)
+            if request.request_id not in gone:
+                naive.add_request(request)
+        while engine.has_work:
+            for output in engine.step():
+                found.setdefault(output.request_id, []).extend(output.token_ids)
+                if output.request_id in gone:
+                    engine.abort(output.request_id)
+        while naive.has_work:
+            for output in naive.step():
+                wanted.setdefault(output.request_id, []).extend(output.token_ids)
+        assert {name: tokens for name, tokens in found.items() if name not in gone} == wanted
+        preemptions += scheduler.preemptions
+        compared += sum(map(len, wanted.values()))
+    assert preemptions > 5
+    assert compared > 100
 
 
 def norm_of(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
