@@ -97,9 +97,9 @@ def fused_places(model: FusedGPT) -> list[Place]:
         part_of |= dict.fromkeys((id(layer.gate_up), id(layer.down)), "feed-forward")
     return [
         (fused, "_tokens", "numbers and masks"),
-        (Kernels, "add_norm", "norms"),
+        (Kernels, "add_rms_norm", "norms"),
         (Kernels, "attention", "attention"),
-        (Kernels, "gate", "feed-forward"),
+        (Kernels, "silu_and_mul", "feed-forward"),
         (fused._Matrix, "__call__", lambda matrix, x: part_of[id(matrix)]),
     ]
 

@@ -25,18 +25,14 @@ LANES = 16
 # NaN, and loading such a library changes how the whole process rounds its smallest numbers.
 UNSEEN = ("-fno-trapping-math", "-fno-math-errno")
 ALWAYS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", *UNSEEN, "-Wno-psabi")  # one file: no ABI
-WISHES: tuple[tuple[str, ...], ...] = (
-    ("-march=native", "-fopenmp"),
-    ("-march=native",),
-    ("-mcpu=native",),
-    (),
-)
-"""The first that the compiler can do: all threads and all instructions; else one thread; else any machine."""
+NATIVE = (("-march=native",), ("-mcpu=native",), ())  # this processor's instructions, or any one's
+WISHES = tuple((*native, *threads) for threads in (("-fopenmp",), ()) for native in NATIVE)
+"""The first that the compiler can do is taken: threads matter more than instructions."""
 
 _P, _N, _T = c_void_p, c_int64, c_int  # a tensor's memory, a size, how many threads
 SIGNATURES: Mapping[str, Sequence[type]] = {
-    "add_norm": (_P, _P, _P, _P, _N, _N, c_float, _T),
-    "gate": (_P, _P, _N, _N, _T),
+    "add_rms_norm": (_P, _P, _P, _P, _N, _N, c_float, _T),
+    "silu_and_mul": (_P, _P, _N, _N, _T),
     "attention": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _N, _N, _N, _T),
 }
 LONGEST_S = 120.0
@@ -59,6 +55,7 @@ def load_kernels(**sizes: int) -> CDLL:
     for name, arguments in SIGNATURES.items():
         function = getattr(kernels, name)
         function.argtypes, function.restype = arguments, None
+    kernels.has_threads.argtypes = ()
     return kernels
 
 

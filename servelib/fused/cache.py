@@ -10,18 +10,17 @@ from servelib.kv.slots import check_fits
 from servelib.model.config import ModelConfig
 
 
-class BlockedKV:
+class TiledKV:
     """Memory for the keys and values of ``slots`` requests of up to ``size`` tokens each.
 
-    In blocks of ``LANES`` tokens, so that a vector instruction takes one number of the keys of all of them.
+    In tiles of ``LANES`` tokens, so that a vector instruction takes one number of the keys of all of them.
     """
 
     def __init__(self, config: ModelConfig, slots: int, size: int) -> None:
         self.config, self.slots, self.size = config, slots, min(size, config.context)
-        blocks = -(-self.size // LANES)
-        self.room = blocks * LANES  # tokens that a slot has memory for
-        # [layer, slot, KV, block, K or V, numbers]: what one head of a request reads lies in one piece.
-        shape = config.layers, slots, config.kv_heads, blocks, 2, LANES * config.head_size
+        self.tiles = -(-self.size // LANES)  # of each slot
+        # [layer, slot, tile, KV, K or V, numbers]: all that a layer holds of LANES tokens lies in one piece.
+        shape = config.layers, slots, self.tiles, config.kv_heads, 2, LANES * config.head_size
         self.held = torch.empty(shape, dtype=torch.float32, device="cpu")  # whatever the default
 
     @property

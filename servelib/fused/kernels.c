@@ -2,24 +2,29 @@
 
    Compiled for one model on one machine by build.py, which defines HEADS, KV_HEADS and HEAD_SIZE (a
    multiple of LANES). All numbers are float32. A token's result depends on its own row and on the keys and
-   values it may see, never on how many other tokens run: the same token gives the same bits in any batch. */
+   values it may see, never on how many other tokens run: the same token gives the same bits in any batch. A
+   loop takes several threads only from a size at which they gain more than waking them costs. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
+int has_threads(void) { return 1; }
 #else
 static int omp_get_thread_num(void) { return 0; }
+int has_threads(void) { return 0; }
 #endif
 
 #define LANES 16 /* numbers a vector instruction takes; where it takes fewer, the compiler uses several */
 #define GROUP (HEADS / KV_HEADS)
 #define ROW ((HEADS + 2 * KV_HEADS) * HEAD_SIZE) /* a token's queries, keys and values */
-#define BLOCK (LANES * HEAD_SIZE)                /* the keys, or the values, of LANES tokens of one head */
+#define TILE (LANES * HEAD_SIZE)                 /* the keys, or the values, of LANES tokens of one head */
+#define BOTH (2 * TILE)                          /* the keys, then the values */
+#define STRIDE (KV_HEADS * BOTH)                 /* from a tile to the next tokens' */
 #define HALF (HEAD_SIZE / 2)
 #define PARTS (HEAD_SIZE / LANES)
-#define LEAST -87.0f /* e to this is as small as a float32 gets */
+#define LEAST -87.0f /* e to this is nearly the smallest float32 of full precision */
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t mask __attribute__((vector_size(4 * LANES)));
@@ -47,7 +52,7 @@ static inline float exponential(float x) {
 }
 
 /* x += delta (unless NULL); y = x over its root mean square, times gain. All [n, width]. */
-void add_norm(float *restrict x, const float *restrict delta, const float *restrict gain, float *restrict y,
+void add_rms_norm(float *restrict x, const float *restrict delta, const float *restrict gain, float *restrict y,
               int64_t n, int64_t width, float eps, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (n > 64)
     for (int64_t i = 0; i < n; i++) {
@@ -62,19 +67,20 @@ void add_norm(float *restrict x, const float *restrict delta, const float *restr
 }
 
 /* y = SiLU(gate) * up. both: [n, 2 size], gate then up; y: [n, size]. */
-void gate(const float *restrict both, float *restrict y, int64_t n, int64_t size, int threads) {
+void silu_and_mul(const float *restrict both, float *restrict y, int64_t n, int64_t size, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (n > 16)
     for (int64_t i = 0; i < n; i++) {
         const float *g = both + i * 2 * size, *up = g + size;
         for (int64_t j = 0; j < size; j++) {
-            float x = g[j] < LEAST ? LEAST : g[j]; /* less gives 0 as well */
+            float x = g[j] < LEAST ? LEAST : g[j]; /* either gives less than 1e-35 */
             y[i * size + j] = x / (1.0f + exponential(-x)) * up[j];
         }
     }
 }
 
-/* One head turned by its position's angles, times scale. */
-static inline void turn(const float *restrict x, const float *restrict cos, const float *restrict sin,
+/* One head's pairs (d, d + HALF) rotated by its position's angles, times scale. The tables are rotary.py's:
+   the sine carries the sign, minus in the first half. */
+static inline void rotate(const float *restrict x, const float *restrict cos, const float *restrict sin,
                         float scale, float *restrict y) {
     for (int d = 0; d < HALF; d++) {
         y[d] = (x[d] * cos[d] + x[d + HALF] * sin[d]) * scale;
@@ -82,30 +88,31 @@ static inline void turn(const float *restrict x, const float *restrict cos, cons
     }
 }
 
-/* The heads of one group for one token, over the `seen` tokens that `held` has: [blocks, K or V, BLOCK].
-   Keys lie across (all tokens' first number, then their second), so that LANES scores grow at once; values
-   lie along. The next block, at the end the first of `next`, is fetched while one is computed: a batch's keys
-   and values are too many for the caches. scores: room for [GROUP, blocks, LANES]. */
+/* The heads of one group for one token, over the `seen` tokens that `held` has: [tiles, KV_HEADS, BOTH], of
+   which this group's head is the first. Scores, softmax (its largest first, then the exponentials), values.
+   Keys lie across (LANES tokens' first number, then their second), so that as many scores grow at once; values
+   lie along. The next tile, at the end the first of `next`, is fetched while one is computed: a batch's keys
+   and values are too many for the caches. scores: room for [GROUP, tiles, LANES]. */
 static void attend(const float *restrict queries, const float *restrict cos, const float *restrict sin,
                    const float *restrict held, const float *next, int64_t seen, float *restrict scores,
                    float *restrict y) {
-    const int64_t blocks = (seen + LANES - 1) / LANES, length = blocks * LANES;
+    const int64_t tiles = (seen + LANES - 1) / LANES, length = tiles * LANES;
     float q[GROUP][HEAD_SIZE], share[GROUP];
     vec top[GROUP];
     for (int g = 0; g < GROUP; g++) {
-        turn(queries + g * HEAD_SIZE, cos, sin, 1.0f / sqrtf(HEAD_SIZE), q[g]);
+        rotate(queries + g * HEAD_SIZE, cos, sin, 1.0f / sqrtf(HEAD_SIZE), q[g]);
         top[g] = (vec){} - INFINITY;
     }
-    for (int64_t b = 0; b < blocks; b++) {
-        const float *soon = b + 1 < blocks ? held + (b + 1) * 2 * BLOCK : next;
-        for (int j = 0; j < 2 * BLOCK; j += LANES) __builtin_prefetch(soon + j);
-        const vec *k = (const vec *)(held + b * 2 * BLOCK);
+    for (int64_t b = 0; b < tiles; b++) {
+        const float *soon = b + 1 < tiles ? held + (b + 1) * STRIDE : next;
+        for (int j = 0; j < BOTH; j += LANES) __builtin_prefetch(soon + j);
+        const vec *k = (const vec *)(held + b * STRIDE);
         vec even[GROUP] = {}, odd[GROUP] = {}; /* two sums a head: neither waits for the other */
         for (int d = 0; d < HEAD_SIZE; d += 2)
             for (int g = 0; g < GROUP; g++) even[g] += q[g][d] * k[d], odd[g] += q[g][d + 1] * k[d + 1];
         for (int g = 0; g < GROUP; g++) {
             vec sum = even[g] + odd[g];
-            for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -INFINITY; /* nobody's, in the last block */
+            for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -INFINITY; /* nobody's, in the last tile */
             top[g] = larger(sum, top[g]);
             memcpy(scores + g * length + b * LANES, &sum, sizeof sum);
         }
@@ -120,7 +127,7 @@ static void attend(const float *restrict queries, const float *restrict cos, con
     }
     vec sum[GROUP][PARTS] = {};
     for (int64_t j = 0; j < seen; j++) {
-        const vec *v = (const vec *)(held + j / LANES * 2 * BLOCK + BLOCK + j % LANES * HEAD_SIZE);
+        const vec *v = (const vec *)(held + j / LANES * STRIDE + TILE + j % LANES * HEAD_SIZE);
         for (int g = 0; g < GROUP; g++)
             for (int part = 0; part < PARTS; part++) sum[g][part] += scores[g * length + j] * v[part];
     }
@@ -131,16 +138,15 @@ static void attend(const float *restrict queries, const float *restrict cos, con
         }
 }
 
-/* One layer's attention: turn and store every token's keys and values, then attend for the tokens asked for
-   (all n, if asked is NULL): the last layer needs only those that are sampled.
+/* One layer's attention: rotate and store every token's keys, store its values, then attend for the tokens
+   asked for (all n, if asked is NULL): the last layer needs only those that are sampled.
 
-   qkv: [n, ROW]; cos, sin: [context, HEAD_SIZE]; position, slot: [n]; held: [slots, KV_HEADS, size / LANES,
-   K or V, BLOCK]; scores: [threads, GROUP, size]; asked: [m]; y: [m, HEADS * HEAD_SIZE]. */
+   qkv: [n, ROW]; cos, sin: [context, HEAD_SIZE]; position, slot: [n]; held: [slots, tiles, KV_HEADS, BOTH], 64
+   bytes aligned; scores: [threads, GROUP, tiles * LANES]; asked: [m]; y: [m, HEADS * HEAD_SIZE]. */
 void attention(const float *restrict qkv, const float *restrict cos, const float *restrict sin,
                const int64_t *restrict position, const int64_t *restrict slot, float *held, float *scores,
-               const int64_t *restrict asked, float *restrict y, int64_t n, int64_t m, int64_t size,
+               const int64_t *restrict asked, float *restrict y, int64_t n, int64_t m, int64_t tiles,
                int threads) {
-    const int64_t head = size / LANES * 2 * BLOCK; /* one slot's memory of one head */
 #pragma omp parallel num_threads(threads) if (n > 4)
     {
 #pragma omp for schedule(static)
@@ -148,11 +154,11 @@ void attention(const float *restrict qkv, const float *restrict cos, const float
             for (int64_t j = 0; j < KV_HEADS; j++) {
                 const int64_t at = position[i], lane = at % LANES;
                 const float *k = qkv + i * ROW + (HEADS + j) * HEAD_SIZE, *v = k + KV_HEADS * HEAD_SIZE;
-                float *block = held + (slot[i] * KV_HEADS + j) * head + at / LANES * 2 * BLOCK;
-                float turned[HEAD_SIZE];
-                turn(k, cos + at * HEAD_SIZE, sin + at * HEAD_SIZE, 1.0f, turned);
-                for (int d = 0; d < HEAD_SIZE; d++) block[d * LANES + lane] = turned[d];
-                memcpy(block + BLOCK + lane * HEAD_SIZE, v, sizeof turned);
+                float *tile = held + (slot[i] * tiles + at / LANES) * STRIDE + j * BOTH;
+                float rotated[HEAD_SIZE];
+                rotate(k, cos + at * HEAD_SIZE, sin + at * HEAD_SIZE, 1.0f, rotated);
+                for (int d = 0; d < HEAD_SIZE; d++) tile[d * LANES + lane] = rotated[d];
+                memcpy(tile + TILE + lane * HEAD_SIZE, v, sizeof rotated);
             }
 #pragma omp for schedule(dynamic, 16)
         for (int64_t group = 0; group < m * KV_HEADS; group++) {
@@ -160,9 +166,9 @@ void attention(const float *restrict qkv, const float *restrict cos, const float
             const int64_t i = asked ? asked[group / KV_HEADS] : group / KV_HEADS, at = position[i];
             const int64_t after = asked ? asked[next / KV_HEADS] : next / KV_HEADS;
             attend(qkv + i * ROW + group % KV_HEADS * GROUP * HEAD_SIZE, cos + at * HEAD_SIZE,
-                   sin + at * HEAD_SIZE, held + (slot[i] * KV_HEADS + group % KV_HEADS) * head,
-                   held + (slot[after] * KV_HEADS + next % KV_HEADS) * head, at + 1,
-                   scores + omp_get_thread_num() * GROUP * size, y + group * GROUP * HEAD_SIZE);
+                   sin + at * HEAD_SIZE, held + slot[i] * tiles * STRIDE + group % KV_HEADS * BOTH,
+                   held + slot[after] * tiles * STRIDE + next % KV_HEADS * BOTH, at + 1,
+                   scores + omp_get_thread_num() * GROUP * tiles * LANES, y + group * GROUP * HEAD_SIZE);
         }
     }
 }

@@ -1,8 +1,8 @@
 """TinyGPT's batched step with few kernels between its matrix products, where PyTorch runs dozens.
 
 PyTorch runs one operation after the other, and each reads and writes all its numbers. Here what can be done
-in one pass is: add and normalise; turn, store and attend; gate. The products stay PyTorch's, their weights in
-oneDNN's order from the start. And the last layer computes nothing more for tokens that nobody samples.
+in one pass is: add and normalise; rotate, store and attend; gate. The products stay PyTorch's, their weights
+in oneDNN's order from the start. And the last layer computes nothing more for tokens that nobody samples.
 
 The same weights and the same tokens as ``TinyGPT``; last bits differ, as between any two kernels.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from servelib.engine.batch import Batch
 from servelib.errors import KernelError
 from servelib.fused.build import LANES
-from servelib.fused.cache import BlockedKV
+from servelib.fused.cache import TiledKV
 from servelib.fused.kernels import Kernels, Tokens
 from servelib.model.linear import MANY, onednn, reorder
 from servelib.model.tinygpt import Layer, TinyGPT
@@ -39,10 +39,9 @@ class FusedGPT:
 
     def __init__(self, model: TinyGPT) -> None:
         _check(model)
-        self.config = replace(
-            model.config, label=f"{model.config.label}, fused kernels"
-        )  # for the conditions
         self._model, self._kernels = model, Kernels(model.config)
+        kind = "fused kernels" if self._kernels.has_threads else "fused kernels without OpenMP"
+        self.config = replace(model.config, label=f"{model.config.label}, {kind}")  # for the conditions
         self._layers = [_Layer(layer) for layer in cast(Iterable[Layer], model.layers)]
         self._output = _Matrix(model.output)
         # One request a step, padded rows, choosing a token: the model's own ways.
@@ -53,12 +52,12 @@ class FusedGPT:
     def __reduce__(self) -> tuple[type[FusedGPT], tuple[TinyGPT]]:
         return FusedGPT, (self._model,)
 
-    def new_slots(self, slots: int, size: int) -> BlockedKV:
+    def new_slots(self, slots: int, size: int) -> TiledKV:
         """An empty cache for ``slots`` requests of up to ``size`` tokens each."""
-        return BlockedKV(self.config, slots, size)
+        return TiledKV(self.config, slots, size)
 
     @torch.inference_mode()
-    def run(self, batch: Batch, cache: BlockedKV) -> Tensor:
+    def run(self, batch: Batch, cache: TiledKV) -> Tensor:
         """Run all rows of ``batch`` as one row of N tokens; logits [M, V] where one is sampled.
 
         Raises ``ValueError`` for a row that its slot cannot take, or another model's cache.
@@ -68,7 +67,7 @@ class FusedGPT:
         model, kernels, layers = self._model, self._kernels, self._layers
         x = F.embedding(tokens.ids, model.embedding)  # [N, W], the stream
         h = torch.empty_like(x)  # the same, normalised: what the products read
-        kernels.add_norm(x, None, layers[0].attention_norm, h)
+        kernels.add_rms_norm(x, None, layers[0].attention_norm, h)
         next_gains = [*(layer.attention_norm for layer in layers[1:]), model.norm]
         for i, (layer, next_gain) in enumerate(zip(layers, next_gains, strict=True)):
             asked = tokens.sampled if i == len(layers) - 1 and len(tokens.sampled) < len(x) else None
@@ -81,11 +80,11 @@ class FusedGPT:
 
     def _feed_forward(self, layer: _Layer, x: Tensor, y: Tensor, h: Tensor, next_gain: Tensor) -> None:
         """Add attention's ``y`` and the feed-forward to ``x``; ``h`` is what the next layer reads."""
-        self._kernels.add_norm(x, layer.out(y), layer.ffn_norm, h)
+        self._kernels.add_rms_norm(x, layer.out(y), layer.ffn_norm, h)
         both = layer.gate_up(h)
         inner = both.new_empty(len(x), self.config.ffn_size)
-        self._kernels.gate(both, inner)
-        self._kernels.add_norm(x, layer.down(inner), next_gain, h)
+        self._kernels.silu_and_mul(both, inner)
+        self._kernels.add_rms_norm(x, layer.down(inner), next_gain, h)
 
 
 class _Layer:

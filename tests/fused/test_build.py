@@ -45,7 +45,7 @@ def test_a_compiler_that_can_do_less_gets_by(monkeypatch: pytest.MonkeyPatch, tm
     cases = "\n".join(f'case " $* " in *" {flag} "*) exit 1;; esac' for flag in refused.split())
     monkeypatch.setenv("CC", script(tmp_path, cases + '\nexec cc "$@"'))
     both, y = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 1)
-    load_kernels(**SIZES).gate(both.data_ptr(), y.data_ptr(), 1, 1, 2)
+    load_kernels(**SIZES).silu_and_mul(both.data_ptr(), y.data_ptr(), 1, 1, 2)
     assert y.item() == pytest.approx(2 / (1 + 2.718281828**-1))
 
 
@@ -57,7 +57,7 @@ def test_the_exponential_is_exact_to_the_last_bit_or_two(
     monkeypatch.setenv("CC", script(tmp_path, f'exec cc "$@" {options}'))
     gates = torch.linspace(-86.5, 86.5, 20001)
     both, y = torch.cat((gates, torch.ones_like(gates))), torch.zeros_like(gates)
-    load_kernels(**SIZES).gate(both.data_ptr(), y.data_ptr(), 1, len(gates), 1)
+    load_kernels(**SIZES).silu_and_mul(both.data_ptr(), y.data_ptr(), 1, len(gates), 1)
     wanted = torch.nn.functional.silu(gates.double())
     assert torch.allclose(y.double(), wanted, rtol=2e-7, atol=0)
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from servelib.engine.continuous import ContinuousEngine
 from servelib.engine.registry import make_engine
 from servelib.engine.scheduler import Limits, Scheduler
 from servelib.errors import KernelError
-from servelib.fused.cache import BlockedKV
+from servelib.fused.cache import TiledKV
 from servelib.fused.kernels import Kernels
 from servelib.fused.model import PIECE, FusedGPT
 from servelib.kv.pool import SlotPool
@@ -32,7 +33,18 @@ from servelib.spans import Stage
 
 SMALL = ModelConfig(label="small", vocab_size=50, width=24, layers=2, heads=4, kv_heads=2, head_size=16,
                     ffn_size=20, context=64, seed=3)  # fmt: skip
-MODEL = TinyGPT(SMALL)
+
+
+def drawn(config: ModelConfig) -> TinyGPT:
+    """A model whose gains are drawn, too: of ones, nobody sees which is taken."""
+    model, make = TinyGPT(config), torch.Generator().manual_seed(5)
+    for name, gain in model.named_parameters():
+        if "norm" in name:
+            gain.data.copy_(1 + 0.3 * torch.randn(gain.shape, generator=make))
+    return model
+
+
+MODEL = drawn(SMALL)
 FUSED = FusedGPT(MODEL)
 CLOSE = 2e-5  # logits are about 1 in size
 
@@ -46,7 +58,7 @@ def ids(n: int, seed: int, vocab_size: int = SMALL.vocab_size) -> list[int]:
     return [rng.randrange(vocab_size) for _ in range(n)]
 
 
-def nan_filled(cache: BlockedKV) -> BlockedKV:
+def nan_filled(cache: TiledKV) -> TiledKV:
     """As if every tenant before had left the worst there is."""
     cache.held.fill_(torch.nan)
     return cache
@@ -57,7 +69,7 @@ SIZE = 40
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[list[tuple[int, int, int]]]:
-    """Steps as lists of (request, new tokens, samples); requests of lengths around a block's ends."""
+    """Steps as lists of (request, new tokens, samples); requests of lengths around a tile's ends."""
     left = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 31, 32, 33, SIZE]), min_size=1, max_size=7))
     found = []
     while any(left):
@@ -114,7 +126,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_model(shape: str):
-    model = TinyGPT(replace(SMALL, **SHAPES[shape]))
+    model = drawn(replace(SMALL, **SHAPES[shape]))
     fused, vocab = FusedGPT(model), model.config.vocab_size
     one, other = nan_filled(fused.new_slots(5, 64)), model.new_slots(5, 64)
     prompts = Batch(tuple(row(i, 0, ids(n, i, vocab), 1) for i, n in enumerate((63, 1, 16, 40))))
@@ -134,7 +146,7 @@ def test_batches_of_every_size(batch: int):
 @pytest.mark.parametrize("tokens", [PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
 @pytest.mark.parametrize("every", [True, False], ids=["all sampled", "a few sampled"])
 def test_steps_of_more_than_one_piece(tokens: int, every: bool):
-    model = TinyGPT(replace(SMALL, context=2048))
+    model = drawn(replace(SMALL, context=2048))
     fused = FusedGPT(model)
     rows = Batch((row(1, 0, ids(tokens, 1), tokens if every else 2), row(0, 0, ids(3, 2), 3 if every else 0)))
     found = fused.run(rows, nan_filled(fused.new_slots(2, 2048)))
@@ -158,7 +170,7 @@ def test_the_same_batch_again_gives_the_same_bits():
 
 
 def test_a_row_beyond_its_slot_is_refused_before_anything_is_written():
-    cache = nan_filled(FUSED.new_slots(2, 20))  # there is memory for 32: whole blocks
+    cache = nan_filled(FUSED.new_slots(2, 20))  # there is memory for 32: whole tiles
     with pytest.raises(ValueError, match="request r1: 21 tokens, must be at most 20: a slot"):
         FUSED.run(Batch((row(0, 0, ids(3, 0), 1), row(1, 0, ids(21, 1), 1))), cache)
     assert cache.held.isnan().all()
@@ -223,8 +235,25 @@ def test_threads_of_python_and_models_do_not_meet():
 
 def test_a_slot_is_at_most_the_context_and_its_memory_is_counted():
     cache = FUSED.new_slots(3, 1000)
-    assert (cache.slots, cache.size, cache.room) == (3, 64, 64)
+    assert (cache.slots, cache.size, cache.tiles) == (3, 64, 4)
     assert cache.nbytes == 3 * SMALL.layers * 64 * 2 * SMALL.kv_heads * SMALL.head_size * 4
+
+
+def test_many_tokens_go_through_onednn_and_few_do_not(monkeypatch: pytest.MonkeyPatch):
+    products: list[int] = []
+
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        products.append(len(x))
+        return torch.nn.functional.linear(x, weight)
+
+    monkeypatch.setattr("servelib.fused.model.onednn", lambda: product)
+    monkeypatch.setattr("servelib.fused.model.reorder", lambda weight: weight)
+    fused = FusedGPT(MODEL)
+    cache = nan_filled(fused.new_slots(1, 32))
+    fused.run(Batch((row(0, 0, ids(30, 1), 2),)), cache)
+    assert products == [30] * 5  # the first layer's four, and the second's first: then only two are left
+    fused.run(Batch((row(0, 30, [1], 1),)), cache)
+    assert len(products) == 5
 
 
 def test_without_onednn_the_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch):
@@ -238,8 +267,16 @@ def test_without_onednn_the_products_are_pytorchs(monkeypatch: pytest.MonkeyPatc
     )
 
 
+def test_conditions_say_that_kernels_have_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    without = tmp_path / "cc"
+    without.write_text('#!/bin/sh\ncase "$*" in *-fopenmp\\ *) exit 1;; esac\nexec cc "$@"\n')
+    without.chmod(0o755)
+    monkeypatch.setenv("CC", str(without))
+    assert FusedGPT(MODEL).config.label == "small, fused kernels without OpenMP"
+
+
 def test_conditions_name_the_kernels():
-    assert FUSED.config.label == "small, fused kernels"
+    assert FUSED.config.label.startswith("small, fused kernels")
     assert MODEL.config.label == "small"
 
 
@@ -341,9 +378,9 @@ def test_adding_and_normalising(threads: int, n: int, width: int):
     kernels, make = Kernels(SMALL), torch.Generator().manual_seed(n)
     x, delta, gain = (torch.randn(shape, generator=make) for shape in ((n, width), (n, width), (width,)))
     wanted, y = x + delta, torch.full((n, width), torch.nan)
-    kernels.add_norm(x, None, gain, y)
+    kernels.add_rms_norm(x, None, gain, y)
     assert torch.allclose(y, norm_of(x, gain), atol=1e-6)
-    kernels.add_norm(x, delta, gain, y)
+    kernels.add_rms_norm(x, delta, gain, y)
     assert torch.equal(x, wanted)
     assert torch.allclose(y, norm_of(wanted, gain), atol=1e-6)
 
@@ -358,7 +395,7 @@ def test_the_gate_over_the_whole_range_of_numbers(threads: int):
         (gates, torch.full_like(gates, 1.5))
     ).T.contiguous()  # rows of one gate and its partner
     y = torch.empty(len(gates), 1)
-    Kernels(SMALL).gate(both, y)
+    Kernels(SMALL).silu_and_mul(both, y)
     wanted = (torch.nn.functional.silu(gates.double()) * 1.5).float()
     assert torch.allclose(y[:, 0], wanted, rtol=3e-7, atol=1e-30)
 
@@ -376,7 +413,7 @@ def test_scores_of_any_size(size: float):
 
 def test_a_number_that_is_none_stays_visible():
     both, y = torch.tensor([[torch.nan, 1.0]]), torch.zeros(1, 1)
-    Kernels(SMALL).gate(both, y)
+    Kernels(SMALL).silu_and_mul(both, y)
     assert y.isnan().all()
     broken = TinyGPT(SMALL)
     broken.layers[0].qkv.data[0, 0] = torch.nan
