@@ -189,8 +189,8 @@ def main() -> int:
         "",
         f"In time: TTFT within {slo.ttft:g} s and every gap within {slo.gap:g} s; in percent. "
         f"Conditions: {REFERENCE.label}, float32, {machine()}, client and server on the same cores, "
-        f"{options.our_threads} thread{'s' if options.our_threads > 1 else ''} for servelib ({options.engine}, {options.kernels} kernels) and "
-        f"{options.threads} for vLLM, "
+        f"servelib ({options.engine}, {options.kernels} kernels) with threads: {options.our_threads}, "
+        f"vLLM with {options.threads}, "
         f"reference workload for {options.seconds:g} s a run, {options.runs} runs in alternating order, "
         f"load average {load:.2f} before, measured {datetime.now(UTC).isoformat(timespec='seconds')}",
     ]
