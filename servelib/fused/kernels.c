@@ -91,8 +91,8 @@ static inline void rotate(const float *restrict x, const float *restrict cos, co
 /* The heads of one group for one token, over the `seen` tokens that `held` has: [tiles, KV_HEADS, BOTH], of
    which this group's head is the first. Scores, softmax (its largest first, then the exponentials), values.
    Keys lie across (LANES tokens' first number, then their second), so that as many scores grow at once; values
-   lie along. The next tile, at the end the first of `next`, is fetched while one is computed: a batch's keys
-   and values are too many for the caches. scores: room for [GROUP, tiles, LANES]. */
+   lie along. The next tile, at the end the first of `next`, is fetched bit by bit while one is computed: a
+   batch's keys and values are too many for the caches. scores: room for [GROUP, tiles, LANES]. */
 static void attend(const float *restrict queries, const float *restrict cos, const float *restrict sin,
                    const float *restrict held, const float *next, int64_t seen, float *restrict scores,
                    float *restrict y) {
@@ -105,11 +105,12 @@ static void attend(const float *restrict queries, const float *restrict cos, con
     }
     for (int64_t b = 0; b < tiles; b++) {
         const float *soon = b + 1 < tiles ? held + (b + 1) * STRIDE : next;
-        for (int j = 0; j < BOTH; j += LANES) __builtin_prefetch(soon + j);
         const vec *k = (const vec *)(held + b * STRIDE);
         vec even[GROUP] = {}, odd[GROUP] = {}; /* two sums a head: neither waits for the other */
-        for (int d = 0; d < HEAD_SIZE; d += 2)
+        for (int d = 0; d < HEAD_SIZE; d += 2) {
+            for (int j = 0; j < 4; j++) __builtin_prefetch(soon + (2 * d + j) * LANES); /* in the end, all BOTH */
             for (int g = 0; g < GROUP; g++) even[g] += q[g][d] * k[d], odd[g] += q[g][d + 1] * k[d + 1];
+        }
         for (int g = 0; g < GROUP; g++) {
             vec sum = even[g] + odd[g];
             for (int64_t j = seen - b * LANES; j < LANES; j++) sum[j] = -INFINITY; /* nobody's, in the last tile */
