@@ -333,6 +333,15 @@ def test_a_stop_keeps_every_record():
     assert run.requests[2].sent is None
 
 
+@pytest.fixture
+def ctrl_c_heard():
+    """Python's own handler, even where a shell started the tests deaf to Ctrl-C: with ``&``, say."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_heard")
 def test_ctrl_c_keeps_every_record():
     never, pressed = threading.Event(), []
 
