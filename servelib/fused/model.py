@@ -9,7 +9,7 @@ The same weights and the same tokens as ``TinyGPT``; last bits differ, as betwee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -75,8 +75,9 @@ class FusedGPT:
             y = kernels.attention(i, layer.qkv(h), (model.cos, model.sin), tokens, cache, asked)
             if asked is not None:
                 x, h = x[asked], h[: len(asked)]
-            for piece in _pieces(len(x)):
-                self._feed_forward(layer, x[piece], y[piece], h[piece], next_gain)
+            pieces = (torch.split(whole, PIECE) for whole in (x, y, h))
+            for x_piece, y_piece, h_piece in zip(*pieces, strict=True):
+                self._feed_forward(layer, x_piece, y_piece, h_piece, next_gain)
         return self._output(h)
 
     def _feed_forward(self, layer: _Layer, x: Tensor, y: Tensor, h: Tensor, next_gain: Tensor) -> None:
@@ -125,10 +126,6 @@ def _tokens(batch: Batch) -> Tokens:
         sampled += range(len(ids) - row.samples, len(ids))
     columns = (ids, position, slot, sampled)
     return Tokens(*(torch.tensor(column, dtype=torch.long, device="cpu") for column in columns))
-
-
-def _pieces(n: int) -> Iterator[slice]:
-    return (slice(at, at + PIECE) for at in range(0, n, PIECE))
 
 
 def _check(model: TinyGPT) -> None:
