@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import Steps, cut
 
 from servelib.clock import WallClock
 from servelib.engine.batch import Batch, Row
@@ -68,19 +69,10 @@ SIZE = 40
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> list[list[tuple[int, int, int]]]:
-    """Steps as lists of (request, new tokens, samples); requests of lengths around a tile's ends."""
-    left = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 31, 32, 33, SIZE]), min_size=1, max_size=7))
-    found = []
-    while any(left):
-        step = []
-        for i in draw(st.permutations(range(len(left)))):
-            if left[i] and draw(st.integers(0, 3)) < 3:
-                new = draw(st.one_of(st.just(left[i]), st.just(1), st.integers(1, left[i])))
-                step.append((i, new, draw(st.integers(0, new))))
-                left[i] -= new
-        found.append(step)
-    return [step for step in found if step]
+def histories(draw: st.DrawFn) -> Steps:
+    """Steps of requests of lengths around a tile's ends."""
+    lengths = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 31, 32, 33, SIZE]), min_size=1, max_size=7))
+    return cut(draw, lengths)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -89,8 +81,8 @@ def test_any_mix_of_prompts_chunks_and_decodes_is_that_of_pytorch(threads: int):
     torch.set_num_threads(threads)
 
     @settings(deadline=None, derandomize=True, max_examples=60)
-    @given(steps())
-    def any_steps(history: list[list[tuple[int, int, int]]]) -> None:
+    @given(histories())
+    def any_steps(history: Steps) -> None:
         nonlocal compared
         one, other = nan_filled(FUSED.new_slots(8, SIZE)), MODEL.new_slots(8, SIZE)
         done = [0] * 8
@@ -391,9 +383,7 @@ def test_the_gate_over_the_whole_range_of_numbers(threads: int):
     gates = torch.cat(
         (torch.linspace(-100, 100, 4001), torch.tensor([0.0, -0.0, 1e-30, -3e38, 3e38, torch.inf]))
     )
-    both = torch.stack(
-        (gates, torch.full_like(gates, 1.5))
-    ).T.contiguous()  # rows of one gate and its partner
+    both = torch.stack((gates, torch.full_like(gates, 1.5)), -1)  # rows of one gate and its partner
     y = torch.empty(len(gates), 1)
     Kernels(SMALL).silu_and_mul(both, y)
     wanted = (torch.nn.functional.silu(gates.double()) * 1.5).float()

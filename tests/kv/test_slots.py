@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import Steps, cut
 
 from servelib.engine.batch import Batch, Row
 from servelib.kv.contiguous import ContiguousKV
@@ -71,20 +72,11 @@ def ids(n: int, seed: int) -> list[int]:
 
 
 @st.composite
-def mixes(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[list[tuple[int, int, int]]]]:
-    """Requests as (length, slot), and steps as lists of (request, new tokens, samples)."""
+def mixes(draw: st.DrawFn) -> tuple[list[tuple[int, int]], Steps]:
+    """Requests as (length, slot), and their steps."""
     lengths = draw(st.lists(st.sampled_from([1, 2, 7, SIZE - 1, SIZE]), min_size=1, max_size=7))
     slots = draw(st.permutations(range(9)))
-    left, steps = list(lengths), []
-    while any(left):
-        step = []
-        for i in draw(st.permutations(range(len(left)))):
-            if left[i] and draw(st.integers(0, 3)) < 3:
-                new = draw(st.one_of(st.just(left[i]), st.just(1), st.integers(1, left[i])))
-                step.append((i, new, draw(st.integers(0, new))))
-                left[i] -= new
-        steps.append(step)
-    return list(zip(lengths, slots, strict=False)), [step for step in steps if step]
+    return list(zip(lengths, slots, strict=False)), cut(draw, lengths)
 
 
 def test_any_mix_of_prompts_chunks_and_decodes_is_each_request_alone():
@@ -92,7 +84,7 @@ def test_any_mix_of_prompts_chunks_and_decodes_is_each_request_alone():
 
     @settings(deadline=None, derandomize=True, max_examples=120)
     @given(mixes())
-    def any_mix(mix: tuple[list[tuple[int, int]], list[list[tuple[int, int, int]]]]) -> None:
+    def any_mix(mix: tuple[list[tuple[int, int]], Steps]) -> None:
         sizes, steps = mix
         cache = MODEL.new_slots(9, SIZE)
         requests = [Alone(f"r{i}", ids(n, i), slot) for i, (n, slot) in enumerate(sizes)]
